@@ -10,7 +10,7 @@ from ml_collections import ConfigDict
 
 from grpo_jax.errors import SettingError
 from grpo_jax.evaluation import evaluator
-from grpo_jax.loops import collect
+from grpo_jax.loops import collector
 from grpo_jax.run import compile_cache
 from grpo_jax.run.writer import Writer
 from grpo_jax.sandbox import deadline
@@ -27,11 +27,11 @@ def test_prompts_that_all_are_too_long(config):
   with pytest.raises(
     SettingError, match=r"max_prompt_length=3 \(data.name\): the first 32 prompts have \d+ to \d+"
   ):
-    collect.make_collector(make(config), model)
+    collector.make_collector(make(config), model)
   with pytest.raises(SettingError, match=r"data.max_prompt_length=3 \(eval.problems\)"):
     evaluator.Evaluator(make(config), model)
   config.data.on_long = "cut"
-  collect.make_collector(make(config), model)
+  collector.make_collector(make(config), model)
   found = evaluator.Evaluator(make(config), model)
   assert found.greedy.on_long == found.sampled.on_long == "cut"
   ((about, text),) = found.warnings({"prompts_too_long": 2})
@@ -56,9 +56,11 @@ def test_a_reward_that_refuses_its_settings(config):
   keywords = {"max_length": 8, "buffer": 9}
   config.rewards.functions = (("overlong", "length.overlong", 1.0, keywords),)
   with pytest.raises(SettingError, match="overlong with buffer=9: use 1 to max_length=8"):
-    collect.make_collector(make(config), build.model(make(config)))
+    collector.make_collector(make(config), build.model(make(config)))
   config.rewards.functions = (("mine", f"{__file__}:leaves", 1.0),)
-  collect.make_collector(make(config), build.model(make(config)))  # it may work on what is sampled
+  collector.make_collector(
+    make(config), build.model(make(config))
+  )  # it may work on what is sampled
 
 
 def leaves(example: Example, completion):

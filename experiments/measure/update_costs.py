@@ -32,7 +32,8 @@ from experiments import arguments, config_files, presets
 from grpo_jax.config import sections
 from grpo_jax.errors import SettingError
 from grpo_jax.learning.state import TrainState
-from grpo_jax.loops.collect import make_collector, score
+from grpo_jax.loops.collect import score
+from grpo_jax.loops.collector import make_collector
 from grpo_jax.loops.learner import Learner
 from grpo_jax.objectives import common
 from grpo_jax.objectives.base import Needs, reads_reference

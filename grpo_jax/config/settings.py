@@ -170,6 +170,9 @@ class Rewards:
   deadline: float = setting(10.0, Number(1e-3, 86400, also=(0,)),
     "Seconds that a reward may take for a completion or a group, and an environment for a turn; 0: "
     "any time.")
+  workers: int = setting(0, Whole(0, 256),
+    "Processes that score completions as they end, while others are sampled; 0: the run scores "
+    "them itself, after sampling.")
 
 @dataclasses.dataclass(frozen=True)
 class Environment:

@@ -7,8 +7,9 @@ the episode, not the run.
 import functools
 import inspect
 import json
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Callable, Iterable, Mapping
+from concurrent.futures import Future
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
@@ -30,10 +31,22 @@ class Functions(NamedTuple):
   step: Callable[[Json, Completion], Turn]
 
 
+class Workers(Protocol):
+  """Reply to requests while something else is done, see `sandbox.worker.Pool`."""
+
+  def submit(self, request: Json, /) -> Future[Json]:
+    """Returns what will be the reply."""
+    ...
+
+  def drop(self, replies: Iterable[Future[Json]], /) -> None:
+    """Gives replies up."""
+    ...
+
+
 class Environment(NamedTuple):
   """Answers turns, within the limits of its episodes."""
 
-  ask: Callable[[Sequence[Json]], list[Json]]  # returns the reply to each request, see `respond`
+  workers: Workers  # reply to requests, see `respond`
   reply: Callable[[str, int], list[int]]  # (observation, last sampled token) -> ids to read
   turns: int  # most turns of an episode
   turn_length: int  # most tokens that are sampled in a turn; 0: as many as the completion may have

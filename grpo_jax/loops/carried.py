@@ -172,11 +172,19 @@ def sample_once(
     first = drawing.first_places(len(due), sample.setup.carry * shards, shards)
     begun = jax.tree.map(lambda x: x[first], begun)
   waited = due if environment is None else np.ones_like(due)
+  asked = episodes.Asked(environment, e, generator.tokenizer) if environment else None
   drawn, is_mine, statistics = drawing.draw(
-    sample, ready, e.prompts, key, generator.sizes, begun, Carried(groups.draws, waited)
+    sample,
+    ready,
+    e.prompts,
+    key,
+    generator.sizes,
+    begun,
+    Carried(groups.draws, waited),
+    asked.see if asked else None,
   )
-  if environment is not None:
-    episodes.answer_turns(environment, e, drawn, is_mine, generator.tokenizer, step)
+  if asked is not None:
+    episodes.answer_turns(asked, drawn, is_mine, step)
   else:
     episodes.add_turn(e, drawn, step)
     e.unfinished &= (e.ended == TRUNCATED) & (e.lengths < e.tokens.shape[2])

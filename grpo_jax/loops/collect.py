@@ -6,7 +6,7 @@ to all; tokens and log-probs stay on the mesh, where the learner takes them.
 
 import functools
 from collections.abc import Callable, Mapping, Sequence
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 import jax
 import numpy as np
@@ -15,69 +15,18 @@ from grpo_jax.data.pool import Pool
 from grpo_jax.distributed import hosts
 from grpo_jax.environments.base import Failed
 from grpo_jax.loops import carried, sample_metrics
-from grpo_jax.loops.carried import Carrier
+from grpo_jax.loops.collector import Collector
 from grpo_jax.loops.groups import Scored, choose, failed, padded, with_rewards
-from grpo_jax.loops.protocols import Data
+from grpo_jax.loops.reward_workers import Asked
 from grpo_jax.models.decoder import Params
-from grpo_jax.objectives.base import ConfiguredObjective
-from grpo_jax.reward_models import load
-from grpo_jax.reward_models.rewards import RewardModel, given_by
+from grpo_jax.reward_models.rewards import given_by
 from grpo_jax.rewards import attempts, combine
 from grpo_jax.run import compile_cache
 from grpo_jax.run.writer import Writer
-from grpo_jax.sampling import rollouts, sampler, unfinished
-from grpo_jax.sampling.generate import Generated, Generator, completions, generate
-from grpo_jax.setup import build, checks, environments
-from grpo_jax.setup.experiment import ENVIRONMENT, Experiment, changed
-from grpo_jax.types import Completion, Example, KnownRollouts, Rollouts
-
-
-class Batches(Data, Protocol):
-  """Batches of problems to sample for."""
-
-  def __next__(self) -> list[Example]:
-    """Returns P examples."""
-    ...
-
-  def first(self, count: int, /) -> list[Example]:
-    """Returns the first examples of the whole order; the position stays."""
-    ...
-
-
-class Collector(NamedTuple):
-  """Draws and scores batches. Only `batches` and `generator.sizes` change."""
-
-  batches: Batches
-  generator: Generator
-  rewards: Sequence[tuple[str, Callable, float]]  # name, function, weight
-  models: Sequence[RewardModel]  # their rewards are added to those
-  ahead: Sequence[Callable]  # called with a batch before it is scored
-  flat: Callable[[Rollouts], jax.Array]  # which groups teach nothing, [P] bool
-  on_error: float  # the value of a reward that fails
-  deadline: float  # seconds that a reward may take for a completion, or for a group
-  max_length: int  # L
-  prompts: int  # P
-  tries: int  # above 1: dynamic sampling, see `collect`
-  rule: str = ""  # name of the reward that reward models are compared with; "" if there is none
-  solved: str = ""  # name of the reward whose results the pool keeps; "" if there is no pool
-  played: float = 1.0  # weight of the environment's rewards
-  carrier: Carrier | None = None  # gives the completions, see carried.py; None: `generate` does
-
-  @property
-  def names(self) -> list[str]:
-    """Names of all reward components, N."""
-    played = [] if self.generator.environment is None else [ENVIRONMENT]
-    return [name for name, _, _ in self.rewards] + played + self.learned
-
-  @property
-  def data(self) -> Data:
-    """Returns what checkpoints save: the position in the data, with what is carried."""
-    return self.carrier or self.batches
-
-  @property
-  def learned(self) -> list[str]:
-    """Names of the components that reward models give."""
-    return [model.name for model in self.models]
+from grpo_jax.sampling import rollouts
+from grpo_jax.sampling.generate import Generated, completions, generate
+from grpo_jax.setup.experiment import ENVIRONMENT
+from grpo_jax.types import Completion, Example, KnownRollouts
 
 
 class Collected(NamedTuple):
@@ -86,82 +35,6 @@ class Collected(NamedTuple):
   batch: Scored
   metrics: dict[str, float]  # of everything that was sampled
   seconds: dict[str, float]  # of the phases "sample" and "score"
-
-
-def make_collector(experiment: Experiment, model: build.Model) -> Collector:
-  """Makes the collector of the training data."""
-  return _without_models(experiment, model)._replace(models=load.load(experiment, model))
-
-
-def check_collector(experiment: Experiment, model: build.Model) -> None:
-  """Refuses what `make_collector` would, but reads no weights of reward models."""
-  _without_models(experiment, model)
-  load.find(experiment, model)
-
-
-def _without_models(experiment: Experiment, model: build.Model) -> Collector:
-  """Makes the collector without its reward models."""
-  d, s = experiment.data, experiment.sampler
-  batches = make_batches(experiment, model)
-  rewards = [(each.name, each.reward.score, each.weight) for each in experiment.reward_functions]
-  ahead = [each.reward.score_ahead for each in experiment.reward_functions]
-  # a reward may fail on a solution and still work on samples: only a SettingError ends the run
-  for _, reward, _ in rewards:
-    checks.try_reward(reward, batches.first(checks.FIRST_SOLUTIONS), model, experiment)
-  sample = sampler.make_sampler(model.decoder, s, model.stop, model.stop_table)
-  sizes = build.sizes(experiment, model.layout)
-  return Collector(
-    batches=batches,
-    generator=environments.make_generator(experiment, model, sample, sizes),
-    rewards=rewards,
-    models=[],
-    ahead=[score for score in ahead if score],
-    flat=jitted_flat(experiment.objective),
-    on_error=experiment.rewards.on_error,
-    deadline=experiment.rewards.deadline,
-    max_length=s.max_length,
-    prompts=d.prompts,
-    tries=s.tries,
-    rule=experiment.rule,
-    solved=experiment.checked if d.redraw < 1 else "",
-    played=experiment.environment.weight,
-    carrier=make_carrier(experiment, batches),
-  )
-
-
-def make_carrier(experiment: Experiment, examples: Batches) -> Carrier | None:
-  """Makes what carries groups over an update, from examples one by one; None without it."""
-  s = experiment.sampler
-  if not s.carry:
-    return None
-  unfinished.check_json(examples.first(checks.FIRST_SOLUTIONS))
-  return Carrier(
-    examples,
-    build.key(experiment.seed, build.CARRY, 0),
-    prompts=experiment.data.prompts,
-    carry=s.carry,
-    max_age=s.max_age,
-  )
-
-
-def make_batches(experiment: Experiment, model: build.Model) -> Batches:
-  """Makes the batches to sample for, from a pool of prompts where `data.redraw` is below 1.
-
-  With `sampler.carry` a batch is one example.
-  """
-  d, carries = experiment.data, experiment.sampler.carry > 0
-  if d.redraw == 1 and not carries:
-    return build.batches(experiment, model)
-  single = build.batches(changed(experiment, {"data.prompts": 1}), model)
-  if d.redraw == 1:
-    return single
-  return Pool(single, 1 if carries else d.prompts, d.redraw, experiment.seed)
-
-
-@functools.cache
-def jitted_flat(objective: ConfiguredObjective) -> Callable[[Rollouts], jax.Array]:
-  """Returns the objective's `flat`, jitted once for the same settings."""
-  return jax.jit(objective.flat)
 
 
 def collect(collector: Collector, params: Params, key: jax.Array, writer: Writer) -> Collected:
@@ -175,10 +48,10 @@ def collect(collector: Collector, params: Params, key: jax.Array, writer: Writer
   seconds = {"sample": 0.0, "score": 0.0}
   for attempt in range(c.tries):
     with writer.phase("sample") as sampling:
-      examples, generated = draw(c, params, key, attempt)
+      examples, generated, asked = draw(c, params, key, attempt)
     drawn, numbers, failures = generated
     with writer.phase("score") as scoring:
-      sampled.append(score(c, examples, drawn, failures))
+      sampled.append(score(c, examples, drawn, failures, asked))
       if isinstance(c.batches, Pool):
         c.batches.note(examples, solved(sampled[-1], c))
       on_mesh = rollouts.to_device(c.generator.sizes.layout, sampled[-1].rollouts)
@@ -206,13 +79,31 @@ def collect(collector: Collector, params: Params, key: jax.Array, writer: Writer
 
 def draw(
   collector: Collector, params: Params, key: jax.Array, attempt: int
-) -> tuple[list[Example | None], Generated]:
-  """Returns P groups of completions with their examples; `attempt` counts them in a step."""
+) -> tuple[list[Example | None], Generated, Asked | None]:
+  """Returns P groups of completions, with their examples and what workers were asked of them.
+
+  Args:
+    collector: of the training data.
+    params: the policy.
+    key: of the step.
+    attempt: the number of the batch in its step.
+  """
   c = collector
   if c.carrier is not None:
-    return c.carrier.next_batch(c.generator, params, updated=not attempt)
-  examples: list[Example | None] = [*next(c.batches)]
-  return examples, generate(c.generator, params, examples, jax.random.fold_in(key, attempt))
+    examples, generated = c.carrier.next_batch(c.generator, params, updated=not attempt)
+    return examples, generated, _ask(c, examples)
+  examples = [*next(c.batches)]
+  asked, key = _ask(c, examples), jax.random.fold_in(key, attempt)
+  see = asked.see if asked else None
+  return examples, generate(c.generator, params, examples, key, see), asked
+
+
+def _ask(collector: Collector, examples: list[Example | None]) -> Asked | None:
+  """Returns what workers are asked about a batch, nothing yet; None: there are no workers."""
+  c = collector
+  if c.workers is None:
+    return None
+  return Asked(c.workers, c.generator.tokenizer, examples, c.generator.sample.setup.group)
 
 
 def _warn(batch: Scored, collector: Collector, writer: Writer) -> None:
@@ -259,6 +150,7 @@ def score(
   examples: Sequence[Example | None],
   drawn: KnownRollouts,
   failures: Mapping[tuple[int, int], str] | None = None,
+  asked: Asked | None = None,
 ) -> Scored:
   """Returns the batch with the rewards of all completions; each process scores its own share.
 
@@ -267,6 +159,7 @@ def score(
     examples: [P].
     drawn: sampled; with the rewards of the environment, if there is one.
     failures: messages of the environment where it failed, see `Generated`; None: there is none.
+    asked: what workers were asked about the batch; None: there are no workers.
 
   Raises:
     hosts.Elsewhere: scoring failed on another process.
@@ -279,7 +172,9 @@ def score(
   texts = hosts.together(functools.partial(completions, c.generator, drawn))
   at_groups = any(attempts.looks_at_group(reward) for _, reward, _ in c.rewards)
   groups = whole_groups(texts) if at_groups else None
-  share = hosts.together(functools.partial(score_share, c, examples, texts, from_models, groups))
+  share = hosts.together(
+    functools.partial(score_share, c, examples, texts, from_models, groups, asked)
+  )
   shares = hosts.gather((combine.given_only(share), cut_off(drawn)))
   scores = combine.join([given for given, _ in shares], drawn.tokens.shape, len(c.names))
   combine.check_some_worked(scores.faults, int((drawn.lengths > 0).sum()))
@@ -311,13 +206,15 @@ def score_share(
   texts: list[list[Completion | None]],
   from_models: Sequence[tuple[str, Callable, float]],
   groups: list[list[Completion | None]] | None,
+  asked: Asked | None = None,
 ) -> combine.Scores:
   """Returns the rewards of this process's completions, those of reward models included."""
   c = collector
   with compile_cache.same_settings("a reward"):
     combine.ahead(c.ahead, examples, texts, c.deadline)
+    known = asked.outcomes(texts, groups) if asked else None
     return combine.score(
-      c.rewards, examples, texts, c.max_length, c.on_error, c.deadline, from_models, groups
+      c.rewards, examples, texts, c.max_length, c.on_error, c.deadline, from_models, groups, known
     )
 
 

@@ -21,7 +21,8 @@ from grpo_jax.errors import SettingError, said_of
 from grpo_jax.evaluation.evaluator import Evaluator
 from grpo_jax.io import storage
 from grpo_jax.loops import teaching
-from grpo_jax.loops.collect import collect, make_collector
+from grpo_jax.loops.collect import collect
+from grpo_jax.loops.collector import make_collector
 from grpo_jax.loops.export import export_merged
 from grpo_jax.loops.learner import Learner
 from grpo_jax.loops.online import speeds

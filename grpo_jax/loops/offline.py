@@ -26,7 +26,8 @@ from grpo_jax.errors import CheckpointError, SettingError
 from grpo_jax.evaluation.evaluator import Evaluator
 from grpo_jax.evaluation.step_evaluator import Steps
 from grpo_jax.io import storage
-from grpo_jax.loops.collect import check_collector, collect, make_collector
+from grpo_jax.loops.collect import collect
+from grpo_jax.loops.collector import check_collector, make_collector
 from grpo_jax.loops.groups import Scored, choose, select
 from grpo_jax.loops.learner import Learner
 from grpo_jax.loops.protocols import RolloutBatches

@@ -3,7 +3,8 @@
 from grpo_jax.evaluation.evaluator import Evaluator
 from grpo_jax.loops import teacher_prompts
 from grpo_jax.loops.carried import warn_of_stale
-from grpo_jax.loops.collect import collect, make_collector
+from grpo_jax.loops.collect import collect
+from grpo_jax.loops.collector import make_collector
 from grpo_jax.loops.learner import Learner
 from grpo_jax.loops.protocols import Trained
 from grpo_jax.loops.reference import Policy, Reference

@@ -20,7 +20,7 @@ import numpy as np
 from grpo_jax.errors import SettingError
 from grpo_jax.evaluation.step_evaluator import StepEvaluator, Steps
 from grpo_jax.io import storage
-from grpo_jax.loops.collect import check_collector
+from grpo_jax.loops.collector import check_collector
 from grpo_jax.loops.groups import Scored, known, select, with_rewards
 from grpo_jax.loops.learner import Learner
 from grpo_jax.loops.offline import Kept, draw_scored, kept_samples, learn_in_order, template

@@ -16,7 +16,7 @@ import jax
 from grpo_jax.evaluation.pair_evaluator import PairEvaluator
 from grpo_jax.evaluation.step_evaluator import Steps
 from grpo_jax.io import storage
-from grpo_jax.loops.collect import check_collector
+from grpo_jax.loops.collector import check_collector
 from grpo_jax.loops.learner import Learner
 from grpo_jax.loops.offline import Kept, draw_samples, kept_samples, learn_in_order, template
 from grpo_jax.loops.reward_data.pairs import FromFile

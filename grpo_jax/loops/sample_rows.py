@@ -5,7 +5,7 @@ import numpy as np
 from grpo_jax.aliases import Json
 from grpo_jax.learning.learn import Trace
 from grpo_jax.learning.movement import AT_BOUND, NO_BOUND, PAST_BOUND, SHORT, Movement
-from grpo_jax.loops.collect import Collector
+from grpo_jax.loops.collector import Collector
 from grpo_jax.loops.groups import Scored, failed
 from grpo_jax.loops.learner import Learned
 from grpo_jax.loops.sample_metrics import disagreement

@@ -24,7 +24,8 @@ import numpy as np
 from grpo_jax.data import loader
 from grpo_jax.distributed import hosts
 from grpo_jax.errors import SettingError
-from grpo_jax.loops.collect import Collector, whole_groups
+from grpo_jax.loops.collect import whole_groups
+from grpo_jax.loops.collector import Collector
 from grpo_jax.loops.groups import Scored
 from grpo_jax.ops.advantages import totals
 from grpo_jax.packing import plan

@@ -19,7 +19,8 @@ from ml_collections import ConfigDict
 
 from grpo_jax.errors import SettingError
 from grpo_jax.learning.stop_rules import STOP_RULES
-from grpo_jax.loops.collect import Collector, score
+from grpo_jax.loops.collect import score
+from grpo_jax.loops.collector import Collector
 from grpo_jax.loops.groups import Scored, failed, known, last_tokens, select, widen, with_rewards
 from grpo_jax.loops.learner import Learner
 from grpo_jax.loops.offline import without_empty

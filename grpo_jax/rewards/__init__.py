@@ -11,11 +11,11 @@ The first parameter is the example and may have any name but `prompts`, `complet
 functions and generators.
 
 A reward cannot change the example or the completion (types.py): an attempt is a fault, like any
-exception. It is called anew for each completion, in any order and on several hosts, so that its
-value must follow from its arguments alone. The name of a row of `rewards.functions` becomes the
-metric `reward/NAME`, so that it has no slash in it and is neither `mean` nor `std`.
-`None` gives a completion no reward. If a reward gives none to any completion of a step, a warning
-says so at once: a `return` may be missing.
+exception. It is called anew for each completion, in any order, on several hosts and in the
+processes of `rewards.workers`, so that its value must follow from its arguments alone. The name of
+a row of `rewards.functions` becomes the metric `reward/NAME`, so that it has no slash in it and is
+neither `mean` nor `std`. `None` gives a completion no reward. If a reward gives none to any
+completion of a step, a warning says so at once: a `return` may be missing.
 
 A fourth entry of a row of `rewards.functions`, or `eval.arguments`, holds keyword arguments of the
 reward. Its file may also have these functions, each with the same keyword arguments:

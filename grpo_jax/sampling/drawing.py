@@ -4,6 +4,7 @@ Shape letters: P prompts, B of them with samples that have begun.
 """
 
 import dataclasses
+from collections.abc import Callable
 
 import jax
 import numpy as np
@@ -13,9 +14,10 @@ from grpo_jax.distributed import hosts
 from grpo_jax.models.shape import Params
 from grpo_jax.packing import plan
 from grpo_jax.packing.sizes import BEGUN, CARRIED, Sizes
-from grpo_jax.sampling import rollouts
+from grpo_jax.sampling import rollouts, stream
 from grpo_jax.sampling.begun import Begun, Carried
 from grpo_jax.sampling.sampler import Sampler
+from grpo_jax.sampling.stream import Seen
 from grpo_jax.types import HostPrompts, HostRollouts, Prompts, Rollouts
 
 
@@ -27,6 +29,7 @@ def draw(
   sizes: Sizes,
   begun: Begun[np.ndarray] | None,
   carried: Carried[np.ndarray] | None = None,
+  see: Callable[[Seen], None] | None = None,
 ) -> tuple[HostRollouts, np.ndarray, Json]:
   """Returns a turn of every unfinished sample, which samples are this process's, and statistics.
 
@@ -38,6 +41,7 @@ def draw(
     sizes: of the programs made so far.
     begun: from `so_far`; None: it is the first turn, which the program of a single turn samples.
     carried: the prompts that are waited for, numpy arrays; None: all.
+    see: called with what is sampled so far, while the rest is sampled.
   """
   if begun is None:
     prompts, prompt_size = sizes.for_sampler(prompts, sample.layout)
@@ -45,9 +49,14 @@ def draw(
     prompts, begun = packed(sample, prompts, sizes, begun, BEGUN if carried is None else CARRIED)
     prompt_size = None
   on_mesh = rollouts.to_device(sample.layout, (prompts, begun, carried))
-  drawn, statistics = sample.run(
-    ready, on_mesh[0], key, None, sample.stop_table, *on_mesh[1:], prompt_size=prompt_size
-  )
+  if see is None:
+    drawn, statistics = sample.run(
+      ready, on_mesh[0], key, None, sample.stop_table, *on_mesh[1:], prompt_size=prompt_size
+    )
+  else:
+    drawn, statistics = stream.watched(
+      sample, ready, on_mesh[0], key, see, *on_mesh[1:], prompt_size
+    )
   is_mine = hosts.share(drawn.tokens)[1]
   drawn, statistics = rollouts.to_host((drawn, statistics))
   return drawn, is_mine, statistics

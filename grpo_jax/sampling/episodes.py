@@ -17,6 +17,7 @@ Shape letters: P prompts, G samples of each, L completion tokens.
 import dataclasses
 import functools
 from collections.abc import Sequence
+from concurrent.futures import Future
 from typing import Any, NamedTuple
 
 import jax
@@ -31,6 +32,7 @@ from grpo_jax.packing.sizes import Sizes
 from grpo_jax.sampling import drawing, rollouts
 from grpo_jax.sampling.begun import Begun
 from grpo_jax.sampling.sampler import Sampler
+from grpo_jax.sampling.stream import Seen
 from grpo_jax.sandbox.deadline import Guard
 from grpo_jax.tokenizer.tokenizer import Tokenizer
 from grpo_jax.types import (
@@ -76,6 +78,51 @@ class Episodes:
   unfinished: np.ndarray  # [P, G] bool
   states: dict[Place, Json]  # of the environment
   faults: dict[Place, str]  # messages of the environment where it failed
+
+
+class Asked:
+  """Asks the environment about the turns of one round, each as soon as it has ended."""
+
+  def __init__(self, environment: Environment, episodes: Episodes, tokenizer: Tokenizer):
+    """Asks nothing yet.
+
+    Args:
+      environment: that answers.
+      episodes: before the turns.
+      tokenizer: of the policy.
+    """
+    self.environment, self.episodes, self._tokenizer = environment, episodes, tokenizer
+    self._before = episodes.lengths.copy()
+    self._replies: dict[Place, Future[Json]] = {}
+
+  def see(self, seen: Seen) -> None:
+    """Asks about the turns that have ended since the last call."""
+    ended = self.episodes.unfinished & seen.finished & (seen.lengths > self._before)
+    for p, g in np.argwhere(ended).tolist():
+      turn = seen.tokens[p, g][self._before[p, g] : seen.lengths[p, g]]
+      self.about((p, g), turn, seen.ended[p, g])
+
+  def about(self, place: Place, ids: np.ndarray, ended: int) -> None:
+    """Asks about a turn, unless it was asked about before."""
+    if place in self._replies:
+      return
+    e, turn = self.episodes, rollouts.completion(ids, len(ids), ended, self._tokenizer)
+    if place in e.states:
+      request = base.next_request(e.states[place], turn)
+    else:
+      example = e.examples[place[0]]
+      assert example is not None  # its prompt has tokens
+      request = base.first_request(example, int(e.numbers[place[0]]), turn)
+    self._replies[place] = self.environment.workers.submit(request)
+
+  def wait(self, places: Sequence[Place]) -> list[Json]:
+    """Returns the replies for some places."""
+    try:
+      with Guard(0.0) as call:  # a signal stops it
+        return call(lambda: [self._replies[place].result() for place in places])
+    except BaseException:
+      self.environment.workers.drop(self._replies.values())
+      raise
 
 
 def fresh(
@@ -143,9 +190,12 @@ def play(
     begun = None
     if environment.turn_length or episodes.turns.any():
       begun = so_far(episodes, environment.turn_length)
-    drawn, is_mine, statistics = drawing.draw(sample, ready, episodes.prompts, key, sizes, begun)
+    asked = Asked(environment, episodes, tokenizer)
+    drawn, is_mine, statistics = drawing.draw(
+      sample, ready, episodes.prompts, key, sizes, begun, see=asked.see
+    )
     counts.append(statistics)
-    answer_turns(environment, episodes, drawn, is_mine, tokenizer)
+    answer_turns(asked, drawn, is_mine)
   return as_rollouts(episodes, sizes), joined(counts), episodes.faults
 
 
@@ -156,29 +206,20 @@ def joined(statistics: Sequence[Json]) -> Json:
   return {"slot_use": busy / max(sum(steps), 1), "decode_steps": sum(steps)}
 
 
-def answer_turns(
-  environment: Environment,
-  episodes: Episodes,
-  drawn: HostRollouts,
-  is_mine: np.ndarray,
-  tokenizer: Tokenizer,
-  version: int = 0,
-) -> None:
+def answer_turns(asked: Asked, drawn: HostRollouts, is_mine: np.ndarray, version: int = 0) -> None:
   """Adds a turn of every unfinished episode, and what the environment answers to it.
 
   Args:
-    environment: its functions and limits.
-    episodes: of the batch.
+    asked: the episodes, and what was asked about their turns while these were sampled.
     drawn: the turns, from `draw`.
     is_mine: `[P, G]`, which of them this process asks the environment about.
-    tokenizer: of the policy.
     version: of the policy that sampled the turns.
   """
-  asked = [(p, g) for p, g in np.argwhere(episodes.unfinished & is_mine).tolist()]
+  environment, episodes = asked.environment, asked.episodes
+  mine = [(p, g) for p, g in np.argwhere(episodes.unfinished & is_mine).tolist()]
   add_turn(episodes, drawn, version)
-  find = functools.partial(_answers, environment, episodes, tokenizer, asked)
-  mine = hosts.together(find)
-  for answers in hosts.gather(mine):
+  find = functools.partial(_answers, asked, mine)
+  for answers in hosts.gather(hosts.together(find)):
     for place, given in answers.items():
       add_answer(episodes, environment, place, given)
 
@@ -219,21 +260,12 @@ def add_turn(episodes: Episodes, drawn: HostRollouts, version: int) -> None:
   e.turns += e.unfinished
 
 
-def _answers(
-  environment: Environment, episodes: Episodes, tokenizer: Tokenizer, places: Sequence[Place]
-) -> dict[Place, Answer]:
+def _answers(asked: Asked, places: Sequence[Place]) -> dict[Place, Answer]:
   """Returns the environment's answers to the last turns of samples, with their next states."""
-  asked = []
-  for p, g in places:
-    ids, example = _turn(episodes, (p, g)), episodes.examples[p]
-    assert example is not None  # its prompt has tokens
-    turn = rollouts.completion(ids, len(ids), episodes.ended[p, g], tokenizer)
-    if (p, g) in episodes.states:
-      asked.append(base.next_request(episodes.states[p, g], turn))
-    else:
-      asked.append(base.first_request(example, int(episodes.numbers[p]), turn))
-  with Guard(0.0) as call:  # a signal stops it
-    replies = call(environment.ask, asked)
+  environment, episodes = asked.environment, asked.episodes
+  for place in places:
+    asked.about(place, _turn(episodes, place), episodes.ended[place])
+  replies = asked.wait(places)
   found = {}
   for place, reply in zip(places, replies):
     if "error" in reply:

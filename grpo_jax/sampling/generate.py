@@ -12,6 +12,7 @@ from grpo_jax.models.shape import Params
 from grpo_jax.packing.sizes import Sizes
 from grpo_jax.sampling import episodes, rollouts
 from grpo_jax.sampling.sampler import Sampler
+from grpo_jax.sampling.stream import Seen
 from grpo_jax.tokenizer.tokenizer import Tokenizer
 from grpo_jax.types import Completion, Example, KnownRollouts
 
@@ -38,7 +39,11 @@ class Generated(NamedTuple):
 
 
 def generate(
-  generator: Generator, params: Params, examples: Sequence[Example | None], key: jax.Array
+  generator: Generator,
+  params: Params,
+  examples: Sequence[Example | None],
+  key: jax.Array,
+  see: Callable[[Seen], None] | None = None,
 ) -> Generated:
   """Samples a group of completions for each example; with an environment, of whole episodes.
 
@@ -47,13 +52,17 @@ def generate(
     params: the policy's tree.
     examples: [P]; None, like a prompt that is skipped for its length, only fills the batch.
     key: of this batch's noise.
+    see: called with what is sampled so far, while the rest is sampled; not where an environment
+      answers.
   """
   prompts, too_long = loader.to_prompts(
     examples, generator.render, generator.max_prompt_length, generator.on_long
   )
   faults: dict[tuple[int, int], str] = {}
   if generator.environment is None:
-    sampled, statistics = rollouts.draw(generator.sample, params, prompts, key, generator.sizes)
+    sampled, statistics = rollouts.draw(
+      generator.sample, params, prompts, key, generator.sizes, see=see
+    )
   else:
     shown = [e if n else None for e, n in zip(examples, prompts.lengths)]
     sampled, statistics, faults = episodes.play(

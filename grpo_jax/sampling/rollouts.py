@@ -19,7 +19,9 @@ from grpo_jax.distributed import hosts, lifeline
 from grpo_jax.distributed.sharding import Layout
 from grpo_jax.models.shape import Params
 from grpo_jax.packing.sizes import Sizes
+from grpo_jax.sampling import stream
 from grpo_jax.sampling.sampler import Sampler
+from grpo_jax.sampling.stream import Seen
 from grpo_jax.tokenizer.tokenizer import Tokenizer
 from grpo_jax.types import STOPPED, TRUNCATED, Completion, KnownRollouts, Prompts, Rollouts
 
@@ -76,6 +78,7 @@ def draw(
   key: jax.Array,
   sizes: Sizes,
   ends: np.ndarray | None = None,
+  see: Callable[[Seen], None] | None = None,
 ) -> tuple[Rollouts, Json]:
   """Returns the sampled rollouts of prompts, and the sampler's statistics on every process.
 
@@ -89,11 +92,16 @@ def draw(
     key: of this rollout.
     sizes: of the programs made so far; the rollouts are placed by its layout, the learner's.
     ends: `[P, G]`, forced lengths of completions (benchmarks); None: stop tokens end them.
+    see: called with what is sampled so far, while the rest is sampled; then without `ends`.
   """
   lifeline.compare(prompts)
   prompts, size = sizes.for_sampler(prompts, sample.layout)
   on_mesh, forced = to_device(sample.layout, (prompts, ends))
-  drawn, statistics = sample(params, on_mesh, key, forced, prompt_size=size)
+  if see is None:
+    drawn, statistics = sample(params, on_mesh, key, forced, prompt_size=size)
+  else:
+    ready = sample.ready(params)
+    drawn, statistics = stream.watched(sample, ready, on_mesh, key, see, prompt_size=size)
   drawn = to_device(sizes.layout, drawn)
   lengths, ended, statistics = to_host((drawn.lengths, drawn.ended, statistics))
   return dataclasses.replace(drawn, prompts=prompts, lengths=lengths, ended=ended), statistics

@@ -183,15 +183,20 @@ def parts(
 
 def watched(
   sample: Sampler,
-  params: Params,
+  ready: Params,
   prompts: Prompts,
   key: Array,
-  prompt_size: int | None,
   see: Callable[[Seen], None],
+  begun: Begun | None = None,
+  carried: Carried | None = None,
+  prompt_size: int | None = None,
 ) -> tuple[Rollouts, dict[str, Array]]:
-  """Returns what `Sampler.__call__` does, and shows the samples after each of its parts."""
-  ready, every = sample.ready(params), max(LEAST, -(-sample.setup.length // PARTS))
-  for part in parts(sample, ready, prompts, key, every, prompt_size=prompt_size):
+  """Returns what `Sampler.__call__` does, and shows the samples to `see` after each part.
+
+  The other arguments are those of `parts`.
+  """
+  every = max(LEAST, -(-sample.setup.length // PARTS))
+  for part in parts(sample, ready, prompts, key, every, begun, carried, prompt_size):
     see(part.seen)
   assert part.result is not None  # the last one
   return part.result

@@ -99,8 +99,14 @@ def with_stop_texts(begun: Begun[np.ndarray], table: np.ndarray) -> Begun[np.nda
   return dataclasses.replace(begun, matched=matched)
 
 
-def check_json(examples: Sequence[Example]) -> None:
-  """Refuses examples that could not be written as JSON."""
+def check_json(examples: Sequence[Example], setting: str, why: str) -> None:
+  """Refuses examples that could not be written as JSON.
+
+  Args:
+    examples: some of the data.
+    setting: that asks for it, which could be 0 instead.
+    why: what for.
+  """
   for example in examples:
     try:
       written = json.loads(json.dumps(example.meta))
@@ -108,9 +114,8 @@ def check_json(examples: Sequence[Example]) -> None:
       written = error
     if written != example.meta:
       raise DataError(
-        f"sampler.carry: unfinished groups are saved as JSON with their examples, and the meta "
-        f"{example.meta!r:.80} of {example.question!r:.40} is not JSON; make it of dicts with "
-        "text as keys, lists, text and numbers, or use sampler.carry=0"
+        f"{setting}: {why}, and the meta {example.meta!r:.80} of {example.question!r:.40} is not "
+        f"JSON; make it of dicts with text as keys, lists, text and numbers, or use {setting}=0"
       )
 
 

@@ -1,7 +1,6 @@
 """Makes what the episodes of a run need of its environment."""
 
 import functools
-from collections.abc import Callable, Sequence
 
 from grpo_jax.aliases import Json
 from grpo_jax.environments.base import Environment
@@ -30,7 +29,7 @@ def make(experiment: Experiment, model: build.Model) -> Environment | None:
     reply("text", -1)
   described = environment_worker.describe(e.name, dict(e.arguments), experiment.rewards.deadline)
   return Environment(
-    ask=in_processes(described, e.workers),
+    workers=in_processes(described, e.workers),
     reply=reply,
     turns=e.turns,
     turn_length=e.turn_length,
@@ -56,12 +55,12 @@ def make_generator(
 
 
 @functools.cache
-def in_processes(described: str, workers: int) -> Callable[[Sequence[Json]], list[Json]]:
-  """Returns the function that asks the environment, in worker processes that all callers share.
+def in_processes(described: str, workers: int) -> worker.Pool:
+  """Returns the worker processes that answer for the environment, which all callers share.
 
   Args:
     described: by `environment_worker.describe`.
     workers: number of processes.
   """
   module = environment_worker.__name__
-  return worker.Pool([worker.Process(module, described) for _ in range(workers)]).ask_all
+  return worker.Pool([worker.Process(module, described) for _ in range(workers)])

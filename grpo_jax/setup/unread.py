@@ -82,6 +82,12 @@ def rows(experiment: Experiment) -> list[Row]:
       Row(f"environment.{name}", bool(experiment.environment.name), "there is no environment.name")
       for name in ENVIRONMENT
     ),
+    Row(
+      "rewards.workers",
+      any(each.reward.score_ahead is None for each in experiment.reward_functions),
+      "the run calls no function of rewards.functions, or these score whole batches themselves "
+      "(score_ahead)",
+    ),
     Row("sampler.carry", live, f"{loop} samples nothing that an update could interrupt"),
     Row("sampler.max_age", experiment.sampler.carry > 0, "with sampler.carry=0 nothing is carried"),
     Row(

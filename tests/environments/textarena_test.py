@@ -159,7 +159,7 @@ def test_workers_answer_as_this_process_does(name):
   needs_package()
   example = question("Minesweeper-v0", index=2)
   want, _ = episode(example, ["[3 3]", "[0 0]"])
-  ask = environments.in_processes(environment_worker.describe(name, {}, 60.0), 2)
+  ask = environments.in_processes(environment_worker.describe(name, {}, 60.0), 2).ask_all
   replies = ask([base.first_request(example, 0, completion("[3 3]"))] * 2)
   assert replies == [{"turn": list(want[0])}] * 2
   (reply,) = ask([base.next_request(replies[0]["turn"][0], completion("[0 0]"))])

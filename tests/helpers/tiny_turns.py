@@ -1,5 +1,6 @@
 """An environment that answers the tiny model by arithmetic, and a tokenizer of numbers."""
 
+from concurrent.futures import Future
 from typing import Any
 
 import tiny
@@ -35,9 +36,26 @@ def step(state: Any, completion: Completion) -> Turn:
   return Turn(state, " ".join(map(str, words)), reward)
 
 
+class Here:
+  """Replies at once, in this process; a test can read what was asked."""
+
+  def __init__(self, functions: base.Functions) -> None:
+    self.functions = functions
+    self.asked: list[Any] = []
+
+  def submit(self, request: Any) -> Future:
+    self.asked.append(request)
+    reply: Future = Future()
+    reply.set_result(base.respond(self.functions, request))
+    return reply
+
+  def drop(self, replies: Any) -> None:
+    del replies
+
+
 def environment(answer: Any = step, **changes: Any) -> Environment:
   whole = Environment(
-    ask=lambda asked: [base.respond(base.Functions(reset, answer), one) for one in asked],
+    workers=Here(base.Functions(reset, answer)),
     reply=lambda text, last: list(map(int, text.split())),
     turns=8,
     turn_length=0,

@@ -18,6 +18,7 @@ import pytest
 import tiny
 
 from grpo_jax.loops import collect, groups, online
+from grpo_jax.loops.collector import Collector
 from grpo_jax.objectives import common
 from grpo_jax.run.writer import Timer
 from grpo_jax.sampling.generate import Generator
@@ -139,8 +140,8 @@ def run(
   target_prob = types.SimpleNamespace(name="target_prob")
   by_totals = functools.partial(common.flat, cfg=target_prob, advantages=None)
   flat = by_totals if objective is None else objective
-  collector = collect.Collector(batches, generator, functions, [], [], flat, 0.0, 0.0, L, P, tries)
-  batch, numbers, _ = collect.collect(collector, "policy", jax.random.key(5), writer)
+  made = Collector(batches, generator, functions, [], [], flat, 0.0, 0.0, L, P, tries)
+  batch, numbers, _ = collect.collect(made, "policy", jax.random.key(5), writer)
   assert sampler.params == ["policy"] * len(sampler.keys)
   return Run(batch, numbers, sampler, list(batches), warnings)
 

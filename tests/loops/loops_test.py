@@ -13,7 +13,7 @@ import tiny_runs
 
 from grpo_jax.evaluation import evaluator
 from grpo_jax.loops import iterative, learner, offline, online, process_reward_model, teaching
-from grpo_jax.loops.collect import Collector
+from grpo_jax.loops.collector import Collector
 from grpo_jax.loops.groups import Scored
 from grpo_jax.setup import build, references
 from grpo_jax.setup.resolve import resolve

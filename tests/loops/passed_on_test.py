@@ -23,7 +23,7 @@ from grpo_jax.loops import (
   reward_model,
   teaching,
 )
-from grpo_jax.loops.collect import Collector
+from grpo_jax.loops.collector import Collector
 from grpo_jax.loops.groups import Scored
 from grpo_jax.loops.reward_data import continuations
 from grpo_jax.setup import build, references

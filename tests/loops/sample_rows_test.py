@@ -13,7 +13,7 @@ from passed_on_test import groups, stub
 
 from grpo_jax.learning import learn, movement
 from grpo_jax.loops import learner, online, sample_rows
-from grpo_jax.loops.collect import Collector
+from grpo_jax.loops.collector import Collector
 from grpo_jax.loops.groups import Scored
 from grpo_jax.rewards.combine import Fault
 from grpo_jax.sampling import rollouts

@@ -14,7 +14,7 @@ import tiny
 from grpo_jax.errors import SettingError, TrainingError
 from grpo_jax.evaluation.evaluator import Evaluator
 from grpo_jax.loops import teaching
-from grpo_jax.loops.collect import Collector
+from grpo_jax.loops.collector import Collector
 from grpo_jax.loops.groups import Scored
 from grpo_jax.loops.iterative import IterationEvaluator
 from grpo_jax.rewards.combine import Fault

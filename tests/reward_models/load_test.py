@@ -3,7 +3,7 @@
 import pytest
 
 from grpo_jax.errors import SettingError
-from grpo_jax.loops import collect
+from grpo_jax.loops import collector
 from grpo_jax.reward_models import load
 from grpo_jax.setup import build
 from grpo_jax.setup.experiment import make
@@ -23,7 +23,7 @@ def test_a_check_reads_no_weights_of_reward_models(config, monkeypatch):
   monkeypatch.setattr(load, "_check_model", lambda *_: lambda: loads.append("judge"))
   config.rewards.outcome_models = (("judge", "folder", 1.0),)
   model = build.model(make(config))
-  collect.check_collector(make(config), model)
+  collector.check_collector(make(config), model)
   assert not loads
-  collect.make_collector(make(config), model)
+  collector.make_collector(make(config), model)
   assert loads == ["judge"]

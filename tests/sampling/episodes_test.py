@@ -12,7 +12,7 @@ from tiny_turns import Ids, environment, reset, step
 
 from grpo_jax.ops import decoding
 from grpo_jax.packing.plan import Packing
-from grpo_jax.sampling import episodes, rollouts
+from grpo_jax.sampling import episodes, rollouts, stream
 from grpo_jax.types import STOPPED, TRUNCATED, Completion, Example, Rollouts
 
 LONG = 24  # L of the episodes; one token in three stops, so that a turn has three or so
@@ -156,6 +156,24 @@ def test_an_environment_that_fails_ends_its_episode_alone():
   assert 0 < failed.sum() < 40
   np.testing.assert_array_equal(got.lengths[~failed], want["lengths"][~failed])
   np.testing.assert_array_equal(got.sampled[~failed], want["sampled"][~failed])
+
+
+def test_a_turn_is_answered_while_others_are_sampled(monkeypatch):
+  """Each is asked about once, with its own tokens; most of them before the last part ends."""
+  monkeypatch.setattr(stream, "LEAST", 2)
+  asked, counts, see = environment(), [], episodes.Asked.see
+
+  def counting(self, seen):
+    see(self, seen)
+    counts.append((len(asked.workers.asked), self.episodes.turns.sum(), seen.finished.all()))
+
+  monkeypatch.setattr(episodes.Asked, "see", counting)
+  played, _, _ = play(workers=asked.workers, discount=0.5)
+  assert_played(played, naive_play())
+  turns = int((played.sampled & ~np.pad(played.sampled[..., 1:], [(0, 0)] * 2 + [(0, 1)])).sum())
+  assert len(asked.workers.asked) == turns
+  early = [n for n, before, is_last in counts if not before and not is_last]
+  assert len(early) > 2 and 0 < early[1] < early[-1]
 
 
 def test_samples_of_a_prompt_begin_alike_and_keys_differ():

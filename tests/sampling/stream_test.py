@@ -57,6 +57,6 @@ def test_what_is_watched_is_what_the_sampler_returns():
   cfg = tiny.section("sampler", group=tiny.G, max_length=tiny.L, temperature=0.7)
   sample = sampler.make_sampler(tiny.decoder(), cfg, tiny.STOP)
   prompts, seen = host.to_device(sample.layout, tiny.prompts()), []
-  found, _ = stream.watched(sample, tiny.params(), prompts, KEY, None, seen.append)
+  found, _ = stream.watched(sample, sample.ready(tiny.params()), prompts, KEY, seen.append)
   np.testing.assert_array_equal(found.tokens, sample(tiny.params(), prompts, KEY)[0].tokens)
   assert len(seen) == 2 and seen[-1].finished.all() and not seen[0].finished.all()

@@ -3,7 +3,7 @@
 import pytest
 
 from grpo_jax.errors import CheckpointError, SettingError
-from grpo_jax.loops import collect
+from grpo_jax.loops import collector
 from grpo_jax.setup import build, references
 from grpo_jax.setup.experiment import make
 from grpo_jax.tokenizer import making
@@ -27,7 +27,7 @@ def test_a_special_token_that_the_model_cannot_embed(config):
 def test_a_chat_without_a_template(config):
   config.data.chat = True
   with pytest.raises(SettingError, match="data.chat=True: this tokenizer has no chat template"):
-    collect.make_collector(make(config), build.model(make(config)))
+    collector.make_collector(make(config), build.model(make(config)))
 
 
 @pytest.mark.parametrize("setting", ["ref_from", "init_from"])

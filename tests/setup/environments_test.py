@@ -94,7 +94,7 @@ def test_the_limits_are_those_of_the_config(guess, tmp_path):
   guess.rewards.deadline = 2.5
   made = environments.make(make(guess), types.SimpleNamespace(tokenizer=tokenizer))
   assert (made.turns, made.turn_length, made.discount) == (3, 7, 0.5)
-  (answered,) = made.ask([base.first_request(EXAMPLE, 0, completion("7"))])
+  answered = made.workers.submit(base.first_request(EXAMPLE, 0, completion("7"))).result()
   assert answered == {"turn": [{"number": 20, "left": 4}, "higher\n", None]}
   assert made.reply("higher\n", -1) == tokenizer.encode("higher\n")  # there is no chat
   guess.data.chat, guess.data.system = True, "Be brief."

@@ -22,7 +22,7 @@ def test_a_default_is_a_cell_of_a_table():
 @pytest.mark.parametrize(
   "name, file",
   [
-    ("data.redraw", "loops/collect.py"),
+    ("data.redraw", "loops/collector.py"),
     ("iterative.replay", "loops/teaching.py"),
     ("checkpoint.keep", "loops/run.py"),
     ("sampler.top_p", "ops/decoding.py"),

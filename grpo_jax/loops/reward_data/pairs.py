@@ -15,7 +15,7 @@ from grpo_jax.data import jsonl, loader
 from grpo_jax.data.loader import Item
 from grpo_jax.errors import SettingError
 from grpo_jax.io import storage
-from grpo_jax.loops.collect import Collector
+from grpo_jax.loops.collector import Collector
 from grpo_jax.loops.groups import Scored, failed, select
 from grpo_jax.ops.advantages import totals
 from grpo_jax.packing import plan
