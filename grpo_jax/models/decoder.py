@@ -345,5 +345,5 @@ def last_token(x: Array, lengths: Array) -> Array:
 
 @functools.lru_cache(maxsize=64)
 def _shapes(config: DecoderConfig, layout: Layout, lora: Lora | None) -> Params:
-  """Returns the shapes of such a decoder, traced once: all that is sharded or read asks for them."""
+  """Returns the shapes of such a decoder, traced once: much asks for them."""
   return jax.eval_shape(Decoder(config, layout, lora=lora).init, jax.random.key(0))

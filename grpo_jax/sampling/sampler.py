@@ -265,11 +265,6 @@ def sample(
   prompt_size: int | None = None,
 ) -> tuple[Rollouts, dict[str, Array]]:
   """Returns rollouts and statistics as `Sampler` does, from the params of `decode_params`."""
-  numbers, due = jnp.arange(prompts.tokens.shape[0]), None
-  if carried is not None:
-    numbers, due = carried
-  samples = jnp.arange(setup.group)
-  request = Request(prompts, numbers, samples, key, ends, stop_table, begun, due)
   specs = shards.specs(setup)
   run = shards.on_mesh(
     setup,
@@ -277,7 +272,25 @@ def sample(
     (specs.whole, specs.request),
     (specs.samples, specs.shard),
   )
+  request = make_request(setup, prompts, key, ends, stop_table, begun, carried)
   return joined(prompts, *run(params, request))
+
+
+def make_request(
+  setup: SamplerSetup,
+  prompts: Prompts,
+  key: Array,
+  ends: Array | None,
+  stop_table: Array | None,
+  begun: Begun | None,
+  carried: Carried | None,
+) -> Request:
+  """Returns the request of a whole rollout, see `Sampler.__call__`."""
+  numbers, due = jnp.arange(prompts.tokens.shape[0]), None
+  if carried is not None:
+    numbers, due = carried
+  samples = jnp.arange(setup.group)
+  return Request(prompts, numbers, samples, key, ends, stop_table, begun, due)
 
 
 def joined(prompts: Prompts, found: Json, counts: Json) -> tuple[Rollouts, dict[str, Array]]:

@@ -17,7 +17,6 @@ from collections.abc import Callable, Iterator
 from typing import NamedTuple, TypeVar
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 
 from grpo_jax.distributed import hosts
@@ -100,18 +99,14 @@ def begin_all(
   prompt_size: int | None,
 ) -> tuple[Queue, Slots]:
   """Returns the queues and slots `[shards, ...]` of a rollout, see `Sampler.__call__`."""
-  specs, numbers, due = shards.specs(setup), jnp.arange(prompts.tokens.shape[0]), None
-  if carried is not None:
-    numbers, due = carried
-  samples = jnp.arange(setup.group)
-  request = Request(prompts, numbers, samples, key, None, stop_table, begun, due)
+  specs = shards.specs(setup)
   run = shards.on_mesh(
     setup,
     functools.partial(begin, setup, prompt_size),
     (specs.whole, specs.request),
     specs.shard,
   )
-  return run(params, request)
+  return run(params, sampler.make_request(setup, prompts, key, None, stop_table, begun, carried))
 
 
 def advance_all(

@@ -276,6 +276,7 @@ def test_two_hosts_that_differ_both_end_with_what_differs(whole, tmp_path, name)
 
 
 @pytest.mark.slow
+@pytest.mark.long
 def test_two_hosts_with_the_same_files_go_on_and_are_told_what_has_changed_since(whole, tmp_path):
   shutil.copytree(whole, tmp_path, dirs_exist_ok=True)
   ended = run(tmp_path)

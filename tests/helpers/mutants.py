@@ -195,6 +195,28 @@ MUTANTS = (
     "tests/sampling/episodes_test.py::test_limits_of_turns_and_of_their_tokens",
   ),
   Mutant(
+    "a group is scored when the first of its samples has ended",
+    "grpo_jax/loops/reward_workers.py",
+    "np.flatnonzero(ended.all(axis=1))",
+    "np.flatnonzero(ended.any(axis=1))",
+    "tests/loops/reward_workers_test.py::test_a_completion_is_asked_about_when_it_ends_and_a_group_"
+    "when_all_have",
+  ),
+  Mutant(
+    "an environment that is asked early gets the whole episode for a turn",
+    "grpo_jax/sampling/episodes.py",
+    "seen.tokens[p, g][self._before[p, g] : seen.lengths[p, g]]",
+    "seen.tokens[p, g][: seen.lengths[p, g]]",
+    "tests/sampling/episodes_test.py::test_a_turn_is_answered_while_others_are_sampled",
+  ),
+  Mutant(
+    "a sample that waits for a slot counts as finished",
+    "grpo_jax/sampling/decode_loop.py",
+    "return slots.stopped | (slots.lengths >= limits) | ~queue.real",
+    "return slots.stopped | (slots.lengths >= limits) | (slots.lengths <= 1)",
+    "tests/sampling/stream_test.py::test_shards_and_refilled_slots_are_as_in_one_program",
+  ),
+  Mutant(
     "the noise of a carried group is that of its place",
     "grpo_jax/sampling/sampler.py",
     "    numbers, due = carried\n",

@@ -59,7 +59,7 @@ def test_stale_tokens_that_nothing_weighs_are_told(tmp_path, capsys):
   "more",
   [
     {},
-    pytest.param({"sampler.tries": 2}, marks=pytest.mark.slow),
+    pytest.param({"sampler.tries": 2}, marks=[pytest.mark.slow, pytest.mark.long]),
     pytest.param({"data.redraw": 0.5}, marks=[pytest.mark.slow, pytest.mark.long]),
   ],
   ids=str,
@@ -78,11 +78,10 @@ def test_a_resumed_run_goes_on_with_what_was_unfinished(tmp_path, more):
 @pytest.mark.parametrize(
   "phase, count",
   [
-    ("sample", 3),
     ("learn", 4),
     *(
       pytest.param(*place, marks=pytest.mark.long)
-      for place in (("sample", 2), ("sample", 4), ("score", 3), ("save", 2))
+      for place in (("sample", 2), ("sample", 3), ("sample", 4), ("score", 3), ("save", 2))
     ),
   ],
 )

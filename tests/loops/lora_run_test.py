@@ -272,6 +272,7 @@ def test_the_base_has_the_dtype_of_its_folder(base, unended):
   )
 
 
+@pytest.mark.long
 def test_killed_it_goes_on_bit_for_bit(base, tmp_path):
   of_base = {"init_from": str(base), "model.variant": "", "tokenizer": "", "lora.rank": 2}
   small = {

@@ -253,6 +253,7 @@ def test_a_run_that_is_killed_and_goes_on_is_that_of_a_disk(runs, expected, kill
 
 
 @pytest.mark.slow
+@pytest.mark.long
 def test_a_run_begins_from_others_and_from_data_in_the_bucket(runs, killed, tmp_path):
   runs.struck("unfinished", "learn", 3)  # has checkpoints, and no export
   lines = "".join(f'{{"question": "{i} + 1", "answer": "{i + 1}"}}\n' for i in range(20))

@@ -277,6 +277,7 @@ def numbers(folder: pathlib.Path) -> list[dict]:
 
 
 @pytest.mark.slow
+@pytest.mark.long
 def test_a_run_whose_reward_misbehaves_is_the_run_without_it(start, tmp_path):
   done = start("pass")
   assert done.returncode == 0, done.stderr

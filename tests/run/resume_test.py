@@ -200,7 +200,9 @@ def test_killed_ten_times(runs, expected):
   runs.assert_as_if_not_struck("ten", expected)
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+@pytest.mark.parametrize(
+  "number", [signal.SIGTERM, pytest.param(signal.SIGINT, marks=pytest.mark.long)]
+)
 def test_a_signal_saves_and_says_how_to_go_on(runs, expected, number):
   stopped = runs.struck(number.name, "learn", 3, number=number)
   assert "Traceback" not in stopped.stderr, stopped.stderr
@@ -217,8 +219,8 @@ def test_a_signal_saves_and_says_how_to_go_on(runs, expected, number):
   ("phase", "count", "saved"),
   [
     ("sample", 6, 5),
-    ("eval", 2, 4),
-    ("eval", 1, 0),
+    pytest.param("eval", 2, 4, marks=pytest.mark.long),
+    pytest.param("eval", 1, 0, marks=pytest.mark.long),
   ],
 )
 def test_a_signal_before_rewards_are_counted_ends_the_step_where_it_began(
@@ -277,7 +279,9 @@ runpy.run_module("experiments.run", run_name="__main__", alter_sys=True)
 """
 
 
-@pytest.mark.parametrize("phase, safe", [("save", 6), ("export", 8)])
+@pytest.mark.parametrize(
+  "phase, safe", [("save", 6), pytest.param("export", 8, marks=pytest.mark.long)]
+)
 def test_a_full_disk_loses_nothing_that_was_saved(runs, expected, phase, safe):
   workdir = f"full when {phase} begins"
   shutil.copytree(
