@@ -201,14 +201,15 @@ def on_cpu(platforms: str) -> bool:
 
 
 def draw(workdir: str) -> None:
-  """Writes curve.png and samples.html; if that fails, the run has succeeded all the same."""
+  """Writes the pages and the picture of a run; if that fails, it has succeeded all the same."""
   import jax
 
   if jax.process_index() != 0:
     return
-  from grpo_jax.reports import inspector
+  from grpo_jax.reports import inspector, run_page
 
   _try_to_draw("samples.html", inspector.write, workdir)
+  _try_to_draw("report.html", run_page.write_own, workdir)
   try:
     from grpo_jax.reports import plots
   except ImportError:

@@ -1,9 +1,7 @@
 """Draws DIR/curve.png from a run's metrics: `python -m grpo_jax.reports.plots DIR`."""
 
 import itertools
-import re
 import sys
-from typing import NamedTuple
 
 import matplotlib.axes
 import matplotlib.figure
@@ -12,95 +10,14 @@ import numpy as np
 
 from grpo_jax.errors import GrpoError
 from grpo_jax.io import storage
-from grpo_jax.reports import jsonl
+from grpo_jax.reports import jsonl, panels
 from grpo_jax.sandbox import model_folder
 
-Lines = list[jsonl.Metrics]
-
-
-class Panel(NamedTuple):
-  """One diagram of the picture, with some metrics."""
-
-  title: str
-  metrics: tuple[tuple[str, str], ...]  # name, label
-  share: bool  # the values lie between 0 and 1
-
-
-# `panels` adds `sampled_accuracies`
-ACCURACY = Panel("accuracy on the test split", (("eval/accuracy", "greedy"),), True)
-HELD_OUT = (
-  ("eval/pair_accuracy", "pairs"),
-  ("eval/step_accuracy", "steps"),
-  ("eval/rule_accuracy", "steps, by the rule"),
-)
-SHARES = (
-  ("truncated", "truncated"),
-  ("zero_variance", "groups without variance"),
-  ("teacher/taught", "with a teacher"),
-  ("clip_low", "clipped below"),
-  ("clip_high", "clipped above"),
-)
-SPEEDS = (
-  ("tokens_per_s/sample", "sampling"),
-  ("tokens_per_s/learn", "learning"),
-  ("tokens_per_s/step", "whole step"),
-)
-# What never exceeds this in a whole run is not drawn. At mu = 1 the loss of a policy gradient is 0
-# up to rounding, whatever is learned, and nothing is clipped. Objectives without a clip report 0 as
-# well, and those that learn from every group report that none lacks variance.
-LEAST = {"loss": 1e-5, "clip_low": 0.0, "clip_high": 0.0, "zero_variance": 0.0}
-PANELS = (
-  ACCURACY,
-  Panel("reward", (("reward/mean", "mean"), ("reward/std", "std")), False),
-  Panel("loss", (("loss", "loss"),), False),
-  Panel("reward model, held-out data", HELD_OUT, True),
-  Panel("KL to the reference", (("kl", "KL"),), False),
-  Panel("divergence from the teacher (nats)", (("divergence", "divergence"),), False),
-  Panel("gradient norm", (("grad_norm", "before clipping"),), False),
-  Panel("learning rate", (("lr", "rate"),), False),
-  Panel("entropy of the policy (nats)", (("entropy", "entropy"),), False),
-  Panel(
-    "completion length (tokens)",
-    (("length/mean", "mean"), ("length/min", "min"), ("length/max", "max")),
-    False,
-  ),
-  Panel("shares", SHARES, True),
-  Panel("completion tokens a second", SPEEDS, False),
-)
 INLINE = 3  # the most labels that fit beside the title; more go into rows below it
 ACROSS = 5  # labels in such a row
 ROW_POINTS = 11.5  # the height of such a row
-MOST_LABELS = 24  # for accuracies by samples
 # Colour-blind readers can tell the first three apart.
 COLORS = ("#3b6fb6", "#d1793a", "#4f9a5b", "#8a5fb0", "#5b5b5b", "#c0508a", "#9a8a2f")
-
-
-def sampled_accuracies(lines: Lines) -> tuple[tuple[str, str], ...]:
-  """Returns (name, label) of every measured pass@k and maj@k, with k in ascending order."""
-  names = dict.fromkeys(name for line in lines for name in line)
-  matches = filter(None, (re.fullmatch(r"eval/((pass|maj)@(\d{1,9}))", name) for name in names))
-  ordered = sorted(matches, key=lambda match: (match[2] == "maj", int(match[3])))
-  return tuple((match[0], match[1]) for match in ordered[:MOST_LABELS])
-
-
-def panels(lines: Lines) -> list[Panel]:
-  """Returns the panels that have something to draw."""
-  accuracy = ACCURACY._replace(metrics=ACCURACY.metrics + sampled_accuracies(lines))
-  every = [accuracy if panel is ACCURACY else panel for panel in PANELS]
-  return [panel for panel in every if any(_is_drawn(lines, name) for name, _ in panel.metrics)]
-
-
-def _is_drawn(lines: Lines, name: str) -> bool:
-  """Returns whether the run has this metric, and has it above its LEAST."""
-  values = series(lines, name)[1]
-  return bool(values.size) and (name not in LEAST or bool(np.abs(values).max() > LEAST[name]))
-
-
-def series(lines: Lines, name: str) -> tuple[np.ndarray, np.ndarray]:
-  """Returns the steps and finite values of one metric."""
-  pairs = [(line["step"], line[name]) for line in lines if line.get(name) is not None]
-  steps, values = np.array(pairs, np.float64).reshape(-1, 2).T
-  return steps, values
 
 
 def smooth(values: np.ndarray, window: int) -> np.ndarray:
@@ -113,7 +30,7 @@ def draw(workdir: str) -> storage.Path | None:
   """Draws the panels of a run and returns the picture's path, or None without any metrics."""
   folder = storage.place(workdir)
   lines = jsonl.metrics(folder / "metrics.jsonl")
-  drawn = panels(lines)
+  drawn = panels.drawn(lines)
   if not drawn:
     return None
   across = min(4 if len(drawn) in (4, 7, 8) else 3, len(drawn))
@@ -156,12 +73,12 @@ def headline(folder: storage.Path, last_step: float) -> str:
   return name
 
 
-def _draw_panel(axes: matplotlib.axes.Axes, lines: Lines, panel: Panel) -> None:
+def _draw_panel(axes: matplotlib.axes.Axes, lines: panels.Lines, panel: panels.Panel) -> None:
   """Draws the metrics of a panel: values in a pale colour, moving averages in full colour."""
   for (name, label), color in zip(panel.metrics, itertools.cycle(COLORS)):
-    if not _is_drawn(lines, name):
+    if not panels.is_drawn(lines, name):
       continue
-    steps, values = series(lines, name)
+    steps, values = panels.series(lines, name)
     window = max(1, len(steps) // 20)
     if window > 1:
       axes.plot(steps, values, color=color, alpha=0.25, linewidth=0.8)

@@ -24,6 +24,7 @@ from grpo_jax.run import console as terminal
 from grpo_jax.run import logs
 
 LOGS = ("metrics.jsonl", "samples.jsonl")
+WARNINGS = "warnings.txt"  # all that the run was warned of, for its page
 PLAIN_SECONDS = 10.0  # between lines where the console is no terminal
 # the event with which JAX reports a compilation
 COMPILED = "/jax/core/compile/backend_compile_duration"
@@ -98,7 +99,7 @@ class Writer:
     self._around = ""  # the progress of work that consists of several phases
     self._open = contextlib.ExitStack()
     with storage.run_errors(self.workdir):
-      names = (*LOGS, *map(logs.sums_name, LOGS)) if self.active else ()
+      names = (*LOGS, *map(logs.sums_name, LOGS), WARNINGS) if self.active else ()
       self._mirror = self._open.enter_context(
         bucket_logs.Mirror(workdir, names, log.bucket_seconds, check_lock)
       )
@@ -253,10 +254,15 @@ class Writer:
       self.console.print(terminal.samples_table(step, terminal.spread(clean(samples), TABLE_ROWS)))
 
   def say(self, text: str) -> None:
-    """Prints a line, above the bar if there is one."""
-    if self.active:
-      self.console.print(rich.text.Text(terminal.printable(text)), soft_wrap=True)
-      self._last_line = time.perf_counter()
+    """Prints a line, above the bar if there is one; a warning goes to WARNINGS, too."""
+    if not self.active:
+      return
+    line = terminal.printable(text)
+    self.console.print(rich.text.Text(line), soft_wrap=True)
+    self._last_line = time.perf_counter()
+    if line.startswith("warning: "):
+      with storage.run_errors(self.workdir), (self.folder / WARNINGS).open("a") as file:
+        file.write(f"{time.strftime('%Y-%m-%d %H:%M')} {line.removeprefix('warning: ')}\n")
 
   def warn(self, about: str, text: str) -> None:
     """Prints a warning, only the first one about the same thing."""

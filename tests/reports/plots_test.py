@@ -6,7 +6,7 @@ import struct
 import numpy as np
 import pytest
 
-from grpo_jax.reports import inspector
+from grpo_jax.reports import inspector, panels
 
 matplotlib = pytest.importorskip("matplotlib", exc_type=ImportError)
 plots = pytest.importorskip("grpo_jax.reports.plots", exc_type=ImportError)
@@ -23,14 +23,6 @@ def size(path):
   return struct.unpack(">II", path.read_bytes()[16:24])
 
 
-def test_a_series_leaves_out_what_is_missing():
-  steps, values = plots.series(
-    [{"step": 0, "kl": 1.0}, {"step": 1}, {"step": 2, "kl": None}, {"step": 3, "kl": 2.0}], "kl"
-  )
-  assert (steps.tolist(), values.tolist()) == ([0, 3], [1, 2])
-  assert [len(x) for x in plots.series([], "kl")] == [0, 0]
-
-
 def test_every_pass_at_k_that_was_measured_is_drawn(tmp_path):
   lines = [{"step": 1, "kl": 0.1, "eval/accuracy": 0.4}]
   lines += [
@@ -45,7 +37,7 @@ def test_every_pass_at_k_that_was_measured_is_drawn(tmp_path):
   ]
   names = [f"{kind}@{k}" for kind, k in (("pass", 1), ("pass", 4), ("pass", 16), ("maj", 4))]
   (accuracy,) = [
-    panel for panel in plots.panels(lines) if panel.title == "accuracy on the test split"
+    panel for panel in panels.drawn(lines) if panel.title == "accuracy on the test split"
   ]
   assert accuracy.metrics == (
     ("eval/accuracy", "greedy"),
@@ -60,32 +52,19 @@ def test_every_pass_at_k_that_was_measured_is_drawn(tmp_path):
   assert plots.draw(str(tmp_path)) is not None
 
 
-def test_groups_without_variance_are_drawn():
-  (panel,) = plots.panels([{"step": 1, "zero_variance": 0.5}])
-  assert panel.title == "shares"
-
-
-def test_a_teacher_is_drawn():
-  rows = [{"step": 1, "divergence": 0.5, "teacher/taught": 0.8}]
-  assert [panel.title for panel in plots.panels(rows)] == [
-    "divergence from the teacher (nats)",
-    "shares",
-  ]
-
-
 def test_clipping_is_drawn_only_if_something_was_clipped():
   """Objectives without a clip report shares of 0, and those without flat groups as well."""
   rows = [
     {"step": 1, "clip_low": 0.0, "clip_high": 0.0, "zero_variance": 0.0},
     {"step": 2, "clip_low": 0.0},
   ]
-  assert plots.panels(rows) == []
+  assert panels.drawn(rows) == []
   for changes, labels in (
     ({}, ["truncated"]),
     ({"clip_high": 0.1}, ["truncated", "clipped above"]),
   ):
     lines = [row | {"truncated": 0.0} | changes for row in rows]
-    (panel,) = plots.panels(lines)
+    (panel,) = panels.drawn(lines)
     axes = matplotlib.figure.Figure().add_subplot()
     plots._draw_panel(axes, lines, panel)
     assert [line.get_label() for line in axes.get_lines()] == labels
@@ -145,19 +124,13 @@ def test_the_headline_says_what_came_of_it(tmp_path):
   assert plots.headline(folder, 3) == "run: pair accuracy 50.0% before, 75.0% after 3 steps"
 
 
-def test_a_reward_model_is_seen_to_learn():
-  lines = [{"step": 0, "eval/pair_accuracy": 0.5}, {"step": 1, "eval/step_accuracy": 0.6}]
-  (panel,) = plots.panels(lines)
-  assert panel.title == "reward model, held-out data" and panel.share
-
-
 def test_a_legend_covers_no_line():
   """Lines go everywhere in the panel of lengths."""
   rows = [
     {"step": i, "length/mean": 50.0, "length/min": float(i), "length/max": 100.0 - i}
     for i in range(100)
   ]
-  (panel,) = plots.panels(rows)
+  (panel,) = panels.drawn(rows)
   figure = matplotlib.figure.Figure(figsize=(4.6, 3.5), layout="constrained")
   axes = figure.add_subplot()
   plots._draw_panel(axes, rows, panel)
@@ -172,7 +145,7 @@ def test_a_legend_covers_neither_the_title_nor_the_next_panel(labels):
   rows = [
     {"step": i, "eval/accuracy": 0.5} | dict.fromkeys(names[: labels - 1], 0.5) for i in range(5)
   ]
-  (panel,) = plots.panels(rows)
+  (panel,) = panels.drawn(rows)
   figure = matplotlib.figure.Figure(figsize=(13.8, 3.5), layout="constrained")
   axes = figure.subplots(1, 3)
   for each in axes:
@@ -192,7 +165,7 @@ def test_a_legend_covers_neither_the_title_nor_the_next_panel(labels):
 def test_the_step_of_a_single_evaluation_is_whole():
   rows = [{"step": 0, "eval/accuracy": 0.5}]
   axes = matplotlib.figure.Figure().add_subplot()
-  plots._draw_panel(axes, rows, plots.panels(rows)[0])
+  plots._draw_panel(axes, rows, panels.drawn(rows)[0])
   assert all(tick == round(tick) for tick in axes.get_xticks())
 
 

@@ -118,6 +118,16 @@ def test_the_line_of_a_step_says_when_the_policy_was_evaluated(tmp_path):
   assert "step 8/10  reward 0.500  eval 25.0% at step 7  " in out.file.getvalue()
 
 
+def test_warnings_are_kept_with_their_time(tmp_path):
+  for _ in range(2):
+    with Writer(tmp_path, log(), 2, console=console()) as writer:
+      writer.say("saved")
+      writer.warn("a", "it is slow\x1b[0m")
+      writer.warn("a", "it is slow again")
+  lines = (tmp_path / "warnings.txt").read_text().splitlines()
+  assert len(lines) == 2 and re.fullmatch(r"\d{4}-\d\d-\d\d \d\d:\d\d it is slow.\[0m", lines[0])
+
+
 def test_a_restart_appends(tmp_path):
   for step in range(2):
     with Writer(tmp_path, log(), 2, first_step=step, console=console()) as writer:

@@ -1,0 +1,61 @@
+"""Makes one page of one or several runs: curves, results, settings, samples, what metrics mean.
+
+    python -m experiments.report DIR [DIR ...] [--out=FILE] [--every=SECONDS]
+
+DIR is the workdir of a run, which may still be going. The page is one file for a browser; it is
+DIR/report.html of the first run unless --out names another. With --every it is written again and
+again until all of the runs have finished, and an open page follows. A run that ends writes its own.
+"""
+
+import functools
+import time
+
+from absl import app, flags, logging
+
+from experiments import arguments
+from grpo_jax.errors import SettingError
+from grpo_jax.io import storage
+from grpo_jax.reports import run_page
+
+MOST = 32  # runs in a page
+
+
+def main(argv: list[str]) -> None:
+  """Writes the page of the folders that the command line names."""
+  logging.set_verbosity(logging.WARNING)
+  with arguments.one_line_errors():
+    folders, every = argv[1:], flags.FLAGS.every
+    check(folders)
+    out = flags.FLAGS.out or str(storage.place(folders[0]) / run_page.NAME)
+    storage.check("--out", out)
+    while True:
+      finished = all((storage.place(folder) / "result.json").exists() for folder in folders)
+      path = run_page.write(folders, out, 0 if finished else every)
+      print(path, flush=True)
+      if finished or not every:
+        return
+      time.sleep(every)
+
+
+def check(folders: list[str]) -> None:
+  """Refuses what are no folders of runs."""
+  if not 1 <= len(folders) <= MOST:
+    raise SettingError(
+      f"DIR: {len(folders)} folders; give 1 to {MOST} folders of runs, as in python -m "
+      "experiments.report runs/one runs/two"
+    )
+  for folder in folders:
+    storage.check("DIR", folder)
+    storage.check_reached("DIR", folder)
+    if not (storage.place(folder) / "metrics.jsonl").exists():
+      raise SettingError(
+        f"DIR={folder!r}: has no metrics.jsonl; give the --workdir of a run that has begun"
+      )
+
+
+if __name__ == "__main__":
+  flags.DEFINE_string("out", "", "File of the page; DIR/report.html of the first run by default.")
+  flags.DEFINE_integer(
+    "every", 0, "Seconds until the page is written again; 0: it is written once.", lower_bound=0
+  )
+  app.run(main, flags_parser=functools.partial(arguments.parse_flags, operands=MOST + 1))

@@ -1,0 +1,192 @@
+"""Makes one page of one or several runs: curves, results, settings and samples.
+
+    python -m experiments.report DIR [DIR ...]
+
+The page is one file that needs no network. Its curves can be smoothed and read point by point, and
+those of several runs lie over one another.
+"""
+
+import math
+import pathlib
+import re
+from collections.abc import Sequence
+
+from grpo_jax.aliases import Json
+from grpo_jax.config import sections
+from grpo_jax.io import storage
+from grpo_jax.reports import inspector, jsonl, panels
+from grpo_jax.run import writer
+from grpo_jax.sandbox import model_folder
+
+POINTS = 2000  # lines of a run that are drawn; of a longer one, means of neighbours
+SAMPLES = 30_000_000  # characters of samples in a page, of the last steps
+DIGITS = 6  # of a number
+NAME = "report.html"
+FOLDER = pathlib.Path(__file__).parent
+GLOSSARY = FOLDER.parents[1] / "docs" / "metrics.md"
+
+
+def write(folders: Sequence[str], out: str, seconds: int = 0) -> storage.Path:
+  """Writes the page of some runs and returns its path.
+
+  Args:
+    folders: their workdirs.
+    out: the file.
+    seconds: after which a browser reads the page again; 0: never.
+  """
+  path = storage.place(out)
+  runs = [read(storage.place(folder)) for folder in folders]
+  name_apart(runs)
+  path.write_bytes(page(runs, glossary_of(GLOSSARY), seconds).encode(errors="replace"))
+  return path
+
+
+def write_own(workdir: str) -> storage.Path | None:
+  """Writes the page of one run to its folder; returns its path, or None without metrics."""
+  if not (storage.place(workdir) / "metrics.jsonl").exists():
+    return None
+  return write([workdir], str(storage.place(workdir) / NAME))
+
+
+def read(folder: storage.Path) -> Json:
+  """Returns what the page shows of a run; its samples are a page of their own, or ""."""
+  where = f"DIR={folder}"
+  config = model_folder.read_json(where, folder, "config.json") or {}
+  result = model_folder.read_json(where, folder, "result.json")
+  samples = jsonl.read(folder / "samples.jsonl", inspector.ROWS)
+  title, told = storage.title(folder), folder / writer.WARNINGS
+  return {
+    "name": title,
+    "result": result,
+    "config": flat(config),
+    "warnings": told.read_bytes().decode(errors="replace").splitlines() if told.exists() else [],
+    "samples": inspector.page(last_of(samples), title) if samples else "",
+    **curves(jsonl.metrics(folder / "metrics.jsonl")),
+  }
+
+
+def last_of(samples: list[Json]) -> list[Json]:
+  """Returns the samples of the last steps, as many as a page holds, in their order."""
+  size, kept = 0, 0
+  for group in reversed(inspector.groups(samples)):
+    size += len(inspector.as_json(group))
+    if kept and size > SAMPLES:
+      break
+    kept += len(group)
+  return samples[len(samples) - kept :]
+
+
+def name_apart(runs: Sequence[Json]) -> None:
+  """Adds a number to the names of runs that have the same."""
+  names = [run["name"] for run in runs]
+  for n, run in enumerate(runs):
+    if names.count(run["name"]) > 1:
+      run["name"] = f"{run['name']} ({n + 1})"
+
+
+def flat(config: Json, prefix: str = "") -> Json:
+  """Returns the settings of a config by their dotted names."""
+  found: Json = {}
+  for name, value in config.items():
+    if isinstance(value, dict):
+      found |= flat(value, f"{prefix}{name}.")
+    else:
+      found[prefix + name] = value
+  return found
+
+
+def curves(lines: list[jsonl.Metrics]) -> Json:
+  """Returns the metrics of a run in columns, and what they can be drawn over.
+
+  `step`, `tokens` (sampled so far, in millions) and `hours` (of all phases so far) have an entry
+  for each line. `metrics` has, for each name, the numbers of lines and the values there.
+  """
+  tokens, hours, over = 0.0, 0.0, []
+  for line in lines:
+    tokens += line.get("tokens") or 0.0
+    hours += sum(line[name] or 0.0 for name in line if is_phase(name)) / 3600
+    over.append((line["step"], tokens / 1e6, hours))
+  size = max(1, math.ceil(len(lines) / POINTS))
+  parts = [range(first, min(first + size, len(lines))) for first in range(0, len(lines), size)]
+  metrics: dict[str, tuple[list[int], list[float]]] = {}
+  for n, part in enumerate(parts):
+    for name in dict.fromkeys(name for i in part for name in lines[i] if name != "step"):
+      values = [value for i in part if (value := lines[i].get(name)) is not None]
+      if values:
+        where, what = metrics.setdefault(name, ([], []))
+        where.append(n)
+        what.append(rounded(sum(values) / len(values)))
+  ends = [over[part[-1]] for part in parts]
+  axes = {
+    name: [rounded(end[i] or 0.0) for end in ends]
+    for i, name in enumerate(("step", "tokens", "hours"))
+  }
+  flat = {name for name in panels.LEAST if name in metrics and not panels.is_drawn(lines, name)}
+  return {**axes, "metrics": metrics, "flat": sorted(flat)}
+
+
+def is_phase(name: str) -> bool:
+  """Returns whether a metric is the seconds of a phase, which add up to the time of the run."""
+  return name.startswith("time/") and name not in ("time/score_share", "time/first_step")
+
+
+def rounded(value: float) -> float:
+  """Returns a number with `DIGITS` digits."""
+  return float(f"{value:.{DIGITS}g}")
+
+
+def glossary_of(path: pathlib.Path) -> list[tuple[list[str], str]]:
+  """Returns the metrics that a page of the documentation explains; none if it is not there.
+
+  Each entry has the names of some metrics and their meaning, without markup.
+  """
+  if not path.is_file():
+    return []
+  found = []
+  for line in path.read_text(encoding="utf-8").splitlines():
+    if match := re.fullmatch(r"\| (`.*`) \| (.*) \|", line):
+      meaning = re.sub(r"\[([^\]]*)\]\([^)]*\)", r"\1", match[2]).replace("`", "")
+      found.append((re.findall(r"`([^`]*)`", match[1]), meaning))
+  return found
+
+
+def grouped(runs: Sequence[Json]) -> list[Json]:
+  """Returns the panels that some run has something for: title, share, and [name, label] pairs.
+
+  A metric that stays below its `panels.LEAST` in every run is in none of them.
+  """
+  names = {name for run in runs for name in run["metrics"] if name not in run["flat"]}
+  sampled = panels.sampled_accuracies([dict.fromkeys(names)])
+  found = []
+  for panel in panels.PANELS:
+    every = panel.metrics + (sampled if panel is panels.ACCURACY else ())
+    metrics = [each for each in every if each[0] in names]
+    if metrics:
+      found.append({"title": panel.title, "share": panel.share, "metrics": metrics})
+  return found
+
+
+def page(runs: Sequence[Json], glossary: list[tuple[list[str], str]], seconds: int) -> str:
+  """Returns the page. No text of a run can become markup, see `inspector.page`."""
+  names = ("run_page.html", "run_charts.js", "run_page.js")
+  text, *scripts = [(FOLDER / name).read_text(encoding="utf-8") for name in names]
+  known = {
+    name: {"meaning": row.meaning, "default": row.default}
+    for name, row in sections.SETTINGS.items()
+  }
+  data = {
+    "runs": [{name: value for name, value in run.items() if name != "samples"} for run in runs],
+    "panels": grouped(runs),
+    "settings": known,
+    "glossary": glossary,
+    "seconds": seconds,
+  }
+  element = '<script type="application/json" id="samples{}">{}</script>\n'
+  samples = "".join(
+    element.format(n, inspector.as_json(run["samples"])) for n, run in enumerate(runs)
+  )
+  head, middle = text.split("__DATA__")
+  before, rest = middle.split("__SCRIPT__")
+  script, tail = rest.split("__SAMPLES__")
+  parts = [head, inspector.as_json(data), before, "\n".join(scripts), script, samples, tail]
+  return "".join(parts)

@@ -1,0 +1,39 @@
+"""The command that makes one page of several runs."""
+
+import json
+import re
+
+import pytest
+
+
+def begun(folder, finished=False):
+  folder.mkdir(exist_ok=True)
+  (folder / "metrics.jsonl").write_text(json.dumps({"step": 1, "reward/mean": 0.5}) + "\n")
+  if finished:
+    (folder / "result.json").write_text("{}")
+  return str(folder)
+
+
+def test_a_page_of_two_runs(program, tmp_path):
+  runs = [begun(tmp_path / name, finished=True) for name in "ab"]
+  out = tmp_path / "page.html"
+  done = program("experiments.report", *runs, f"--out={out}", "--every=1")  # both have finished
+  assert done.returncode == 0 and done.stdout.strip() == str(out), done.stderr
+  assert '"seconds":0' in out.read_text()
+  assert program("experiments.report", runs[0]).stdout.strip() == f"{runs[0]}/report.html"
+
+
+@pytest.mark.parametrize(
+  "arguments, said",
+  [
+    ([], "DIR: 0 folders; give 1 to 32 folders of runs"),
+    (
+      ["nowhere"],
+      "DIR='nowhere': has no metrics.jsonl; give the --workdir of a run that has begun",
+    ),
+    (["--every=-1"], "every"),
+  ],
+)
+def test_what_is_no_run_is_refused_in_one_line(program, arguments, said):
+  done = program("experiments.report", *arguments)
+  assert done.returncode == 2 and re.fullmatch(r"error: .*\n", done.stderr) and said in done.stderr

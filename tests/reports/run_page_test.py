@@ -1,0 +1,167 @@
+"""report.html: what it holds of a run, and what it shows in a browser."""
+
+import json
+
+import browser
+import pytest
+
+from grpo_jax.reports import run_page
+from reports.inspector_page_test import GROUP, HOSTILE
+
+LINES = [
+  {"step": 0, "eval/accuracy": 0.25, "time/eval": 36.0},
+  {"step": 1, "reward/mean": 0.5, "tokens": 1e6, "time/sample": 36.0, "time/score_share": 0.5},
+  {"step": 2, "reward/mean": 0.7, "tokens": 2e6, "time/sample": 72.0, "clip_low": 0.0, "odd": 3.0},
+]
+
+
+def folder(tmp_path, name="run", lines=LINES, config=None, samples=(), told=""):
+  """Makes the folder of a run."""
+  made = tmp_path / name
+  made.mkdir(parents=True)
+  (made / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+  (made / "config.json").write_text(json.dumps(config or {"steps": 5, "learner": {"lr": 1e-3}}))
+  if samples:
+    text = "".join(json.dumps(sample) + "\n" for sample in samples)
+    (made / "samples.jsonl").write_text(text)
+  if told:
+    (made / "warnings.txt").write_text(told)
+  return made
+
+
+def page(*folders):
+  out = folders[0] / run_page.NAME
+  return run_page.write([str(each) for each in folders], str(out)).read_text()
+
+
+def test_metrics_are_columns_over_steps_tokens_and_hours():
+  found = run_page.curves(LINES)
+  assert found["step"] == [0, 1, 2] and found["tokens"] == [0, 1, 3]
+  assert found["hours"] == [0.01, 0.02, 0.04]  # a share is no time
+  assert found["metrics"]["reward/mean"] == ([1, 2], [0.5, 0.7])
+  assert found["metrics"]["eval/accuracy"] == ([0], [0.25])
+  assert found["flat"] == ["clip_low"]
+
+
+def test_a_long_run_is_drawn_by_means_of_neighbours(monkeypatch):
+  monkeypatch.setattr(run_page, "POINTS", 3)
+  lines = [{"step": i, "a": float(i), "b": 1.0 if i == 4 else None} for i in range(7)]
+  found = run_page.curves(lines)
+  assert found["step"] == [2, 5, 6]
+  assert found["metrics"] == {"a": ([0, 1, 2], [1.0, 4.0, 6.0]), "b": ([1], [1.0])}
+
+
+def test_panels_hold_what_some_run_has():
+  runs = [run_page.curves(lines) for lines in (LINES, [{"step": 1, "eval/pass@8": 0.5}])]
+  assert [(panel["title"], len(panel["metrics"])) for panel in run_page.grouped(runs)] == [
+    ("accuracy on the test split", 2),
+    ("reward", 1),
+  ]
+
+
+def test_runs_of_one_name_are_told_apart():
+  runs = [{"name": name} for name in ("a", "b", "a")]
+  run_page.name_apart(runs)
+  assert [run["name"] for run in runs] == ["a (1)", "b", "a (3)"]
+
+
+def test_the_glossary_is_that_of_the_documentation(tmp_path):
+  found = run_page.glossary_of(run_page.GLOSSARY)
+  assert "truncated" in {name for names, _ in found for name in names}
+  assert all(names and meaning and "](" not in meaning for names, meaning in found)
+  assert run_page.glossary_of(tmp_path / "none.md") == []
+
+
+def test_only_the_last_steps_of_many_samples_are_in_the_page(monkeypatch):
+  samples = [GROUP[n % 2] | {"step": n // 2, "group": 0} for n in range(8)]
+  monkeypatch.setattr(run_page, "SAMPLES", 3000)
+  kept = run_page.last_of(samples)
+  assert 0 < len(kept) < 8 and kept == samples[-len(kept) :] and len(kept) % 2 == 0
+  monkeypatch.setattr(run_page, "SAMPLES", 1)
+  assert run_page.last_of(samples) == samples[-2:]
+
+
+def test_a_run_writes_its_own_page_once_it_has_metrics(tmp_path):
+  made = folder(tmp_path)
+  assert run_page.write_own(str(made)) == made / "report.html"
+  (made / "metrics.jsonl").unlink()
+  assert run_page.write_own(str(made)) is None
+
+
+def test_no_text_of_a_run_becomes_markup(tmp_path):
+  made = folder(
+    tmp_path, config={"data": {"template": HOSTILE}}, samples=[GROUP[0] | {"question": HOSTILE}]
+  )
+  (made / "warnings.txt").write_text(HOSTILE)
+  text = page(made)
+  assert "<img" not in text and "alert(1)</script>" not in text
+
+
+@browser.needed
+def test_a_run_is_drawn_and_read_point_by_point(tmp_path):
+  text = page(folder(tmp_path, told="2026-01-01 10:00 it is slow\n"))
+  found = browser.ask(
+    text,
+    """
+    for (const draw of waiting.values()) draw();
+    const figures = [...document.querySelectorAll("figure")], reward = figures.find(f => f.textContent.startsWith("reward"));
+    const svg = reward.querySelector("svg"), box = svg.getBoundingClientRect();
+    svg.dispatchEvent(new PointerEvent("pointermove", { clientX: box.right - 20, clientY: box.top + 20 }));
+    return { titles: figures.map(f => f.querySelector("figcaption").firstChild.textContent), tip: reward.querySelector(".tip").textContent,
+             cells: [...document.querySelectorAll("table")[0].querySelectorAll("td")].map(td => td.textContent),
+             warned: document.querySelectorAll("table")[1].textContent };
+    """,
+    tmp_path,
+    "smooth=0",
+  )
+  assert found["titles"][:2] == ["accuracy on the test split", "reward"]
+  assert {"clip_low", "odd", "tokens"} <= set(found["titles"])
+  assert found["tip"] == "step 2mean: 0.7"
+  assert found["cells"][1:] == ["2", "0.04", "3", "0.7", "25.0%", "25.0%", "not finished"]
+  assert "it is slow" in found["warned"]
+
+
+@browser.needed
+def test_several_runs_lie_over_one_another_and_can_be_hidden(tmp_path):
+  other = [line | {"reward/mean": 0.1} for line in LINES[1:]]
+  text = page(
+    folder(tmp_path, "one"),
+    folder(tmp_path, "two", other, {"steps": 5, "learner": {"lr": 1e-2}}, GROUP),
+  )
+  count = """
+    for (const draw of waiting.values()) draw();
+    const reward = [...document.querySelectorAll("figure")].find(f => f.textContent.startsWith("reward"));
+    return [reward.querySelectorAll("path").length, [...reward.querySelectorAll(".key")].map(k => k.textContent)];
+  """
+  assert browser.ask(text, count, tmp_path, "smooth=0") == [2, ["one", "two"]]
+  assert browser.ask(text, count, tmp_path, "smooth=0&hidden=1") == [1, []]
+  differs = """
+    const heads = [...document.querySelectorAll("h2")].map(h => h.textContent);
+    return [heads, [...document.querySelectorAll("table")[0].querySelectorAll("td")].slice(0, 3).map(td => td.textContent)];
+  """
+  assert browser.ask(text, differs, tmp_path, "view=settings") == [
+    ["What differs between the runs", "What is not the default"],
+    ["learner.lr", "0.001", "0.01"],
+  ]
+  samples = "return document.querySelector('iframe')?.srcdoc.length ?? document.querySelector('main').textContent;"
+  assert browser.ask(text, samples, tmp_path, "view=samples&run=1") > 10_000
+  assert "has written no samples" in browser.ask(text, samples, tmp_path, "view=samples")
+  glossary = "return document.querySelector('main').textContent;"
+  assert "mean tokens of a completion" in browser.ask(text, glossary, tmp_path, "view=glossary")
+
+
+@browser.needed
+@pytest.mark.parametrize(
+  "script, want",
+  [
+    ("averages([0, 3, 6, 9], 3)", [1.5, 3, 6, 7.5]),
+    ("ticks(0, 1, 4)", [0, 0.5, 1]),
+    ("ticks(-0.02, 1.02, 5)", [0, 0.5, 1]),
+    ("[0, 1.6, 2.4, 9].map(x => nearest([0, 1, 2, 3], x))", [0, 2, 2, 3]),
+    ("[0, 1234567, 0.00001234, 0.12345].map(short)", ["0", "1.23e6", "1.23e-5", "0.1235"]),
+    ("range([2, 2], 0)", [1.8, 2.2]),
+  ],
+)
+def test_the_arithmetic_of_charts(script, want, tmp_path):
+  found = browser.ask(page(folder(tmp_path)), f"return {script};", tmp_path)
+  assert found == (want if isinstance(want[0], str) else pytest.approx(want))
