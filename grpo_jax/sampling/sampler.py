@@ -5,7 +5,7 @@ values in place. With fewer, a slot whose completion ends takes the next waiting
 prompt, whose keys and values are copied into it.
 
     sampler.py      inputs and outputs of a rollout, and the prefill
-    shards.py       what each shard of a mesh is given and returns
+    meshes.py       what each shard of a mesh is given and returns
     stream.py       a rollout in parts, whose completions are read as they end
     decode_loop.py  the slots, and the loop that refills them and decodes
     next_token.py   from a hidden state to the next token
@@ -39,11 +39,11 @@ from grpo_jax.models import int8, lora
 from grpo_jax.models.decoder import Decoder, Params
 from grpo_jax.ops import decoding
 from grpo_jax.sampling import begun as begun_samples
-from grpo_jax.sampling import decode_loop, kv_cache, next_token, shards
+from grpo_jax.sampling import decode_loop, kv_cache, meshes, next_token
 from grpo_jax.sampling.begun import Begun, Carried
 from grpo_jax.sampling.decode_loop import FirstTokens, Queue, Slots
+from grpo_jax.sampling.meshes import Request
 from grpo_jax.sampling.next_token import Noise, SamplerSetup
-from grpo_jax.sampling.shards import Request
 from grpo_jax.types import STOPPED, TRUNCATED, Array, Prompts, Rollouts
 
 
@@ -265,8 +265,8 @@ def sample(
   prompt_size: int | None = None,
 ) -> tuple[Rollouts, dict[str, Array]]:
   """Returns rollouts and statistics as `Sampler` does, from the params of `decode_params`."""
-  specs = shards.specs(setup)
-  run = shards.on_mesh(
+  specs = meshes.specs(setup)
+  run = meshes.on_mesh(
     setup,
     functools.partial(roll_out, setup, prompt_size),
     (specs.whole, specs.request),

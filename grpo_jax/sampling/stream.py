@@ -21,12 +21,12 @@ import numpy as np
 
 from grpo_jax.distributed import hosts
 from grpo_jax.models.decoder import Params
-from grpo_jax.sampling import decode_loop, sampler, shards
+from grpo_jax.sampling import decode_loop, meshes, sampler
 from grpo_jax.sampling.begun import Begun, Carried
 from grpo_jax.sampling.decode_loop import Queue, Slots
+from grpo_jax.sampling.meshes import Request
 from grpo_jax.sampling.next_token import SamplerSetup
 from grpo_jax.sampling.sampler import Sampler
-from grpo_jax.sampling.shards import Request
 from grpo_jax.types import Array, Prompts, Rollouts
 
 Tree = TypeVar("Tree")  # a pytree of arrays
@@ -99,8 +99,8 @@ def begin_all(
   prompt_size: int | None,
 ) -> tuple[Queue, Slots]:
   """Returns the queues and slots `[shards, ...]` of a rollout, see `Sampler.__call__`."""
-  specs = shards.specs(setup)
-  run = shards.on_mesh(
+  specs = meshes.specs(setup)
+  run = meshes.on_mesh(
     setup,
     functools.partial(begin, setup, prompt_size),
     (specs.whole, specs.request),
@@ -113,8 +113,8 @@ def advance_all(
   setup: SamplerSetup, params: Params, queue: Queue, slots: Slots, until: Array
 ) -> tuple[Slots, dict[str, Array], dict[str, Array], Array]:
   """Returns what `advance` does, of all shards, and whether any has something left, `[]` bool."""
-  specs = shards.specs(setup)
-  run = shards.on_mesh(
+  specs = meshes.specs(setup)
+  run = meshes.on_mesh(
     setup,
     functools.partial(advance, setup),
     (specs.whole, specs.whole, specs.shard, specs.shard),

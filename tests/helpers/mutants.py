@@ -118,7 +118,7 @@ MUTANTS = (
   ),
   Mutant(
     "a reward that says nothing of a completion counts as 0 in its group's mean",
-    "grpo_jax/rewards/combine.py",
+    "grpo_jax/rewards/attempts.py",
     "  if result is None:\n    return []\n",
     "  if result is None:\n    return [(last, 0.0)]\n",
     "tests/rewards/combine_test.py::test_a_completion_without_a_reward_takes_no_part_in_its_group",

@@ -91,7 +91,8 @@ def test_enough_is_complete_when_the_rest_may_be_left(left, due, shards, carry, 
 
 
 def test_examples_that_are_not_json_are_refused():
-  unfinished.check_json([Example("q", "", "", {"n": [1, "a", None]})])
+  why = ("sampler.carry", "groups are saved as JSON")
+  unfinished.check_json([Example("q", "", "", {"n": [1, "a", None]})], *why)
   for meta in ({"n": {1, 2}}, {"n": (1, 2)}, {1: 2}):
-    with pytest.raises(DataError, match=r"sampler\.carry.*not JSON.*sampler\.carry=0"):
-      unfinished.check_json([Example("q", "", "", meta)])
+    with pytest.raises(DataError, match=r"sampler\.carry: groups are saved.*not JSON.*carry=0"):
+      unfinished.check_json([Example("q", "", "", meta)], *why)
