@@ -160,19 +160,20 @@ def opened(dtype):
   ).eval()
 
 
-def their_log_probs(texts, dtype, count=None):
+def their_log_probs(texts, dtype, rows=None):
   """Those of transformers, a sequence at a time and without padding; 0 on our padding."""
   import torch
 
-  count = count or len(texts.tokens)
-  model, found = opened(dtype), np.zeros((count, *texts.tokens.shape[1:]), np.float32)
-  for row in range(count):
+  rows = range(len(texts.tokens)) if rows is None else rows
+  model, found = opened(dtype), np.zeros((len(rows), *texts.tokens.shape[1:]), np.float32)
+  for place, row in enumerate(rows):
     n, m = texts.prompts.lengths[row], texts.lengths[row, 0]
     ids = np.concatenate([texts.prompts.tokens[row, :n], texts.tokens[row, 0, :m]])
     with torch.no_grad():
       logits = model(torch.tensor(ids[None], dtype=torch.long), logits_to_keep=int(m) + 1).logits
-      of_tokens = torch.log_softmax(logits[0, :-1].float(), -1)
-      found[row, 0, :m] = of_tokens[torch.arange(int(m)), torch.tensor(ids[n:]).long()].numpy()
+      wide = torch.promote_types(logits.dtype, torch.float32)
+      of_tokens = torch.log_softmax(logits[0, :-1].to(wide), -1)
+      found[place, 0, :m] = of_tokens[torch.arange(int(m)), torch.tensor(ids[n:]).long()].numpy()
   return found
 
 
@@ -190,10 +191,17 @@ def test_prompts_have_the_ids_of_transformers(texts):
 
 
 def test_log_probs_are_those_of_transformers(ours, theirs, texts):
-  error = np.abs(ours - theirs)[texts.real]
-  print(f"float32: {error.size} tokens, largest {error.max():.1e}, mean {error.mean():.1e}")
+  """To 1e-4, or as near to its float64 as its own float32 is: both round by the machine's load."""
+  error = np.where(texts.real, np.abs(ours - theirs), 0.0)
+  size, mean = texts.real.sum(), error[texts.real].mean()
+  print(f"float32: {size} tokens, largest {error.max():.1e}, mean {mean:.1e}")
   assert -2.0 < theirs[texts.real].mean() < -0.5  # a pretrained model expects such texts
-  assert error.max() < 1e-4
+  assert mean < 2e-5
+  for row in np.flatnonzero(error.max(axis=(1, 2)) >= 1e-4):
+    exact = their_log_probs(texts, "float64", [row])[0]
+    own, noise = (np.abs(x[row] - exact)[texts.real[row]].max() for x in (ours, theirs))
+    print(f"problem {row}, from float64: ours {own:.1e}, theirs {noise:.1e}")
+    assert own < max(1e-4, 1.5 * noise)
 
 
 def test_log_probs_behind_more_tokens_than_a_window_are_those_of_transformers(params, long_texts):
@@ -207,7 +215,7 @@ def test_log_probs_in_bfloat16_differ_no_more_than_those_of_transformers(
 ):
   got, want = (
     log_probs(decoder(dtype="bfloat16"), params, texts, count),
-    their_log_probs(texts, "bfloat16", count),
+    their_log_probs(texts, "bfloat16", range(count)),
   )
   error, noise = (np.abs(x - theirs[:count])[texts.real[:count]] for x in (got, want))
   shares = (50, 90, 99, 100)
