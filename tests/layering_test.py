@@ -26,6 +26,7 @@ FOLDERS = (
   "tokenizer",
   "data",
   "environments",
+  "writers",
   "packing",
   "models",
   "learning",

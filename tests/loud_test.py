@@ -72,7 +72,7 @@ def leaves(example: Example, completion):
 
 def test_a_warning_is_given_once(tmp_path: pathlib.Path, capsys):
   log = ConfigDict(
-    {"tensorboard": False, "every": 1, "samples": 0, "samples_every": 0, "bucket_seconds": 60.0}
+    {"writers": (), "every": 1, "samples": 0, "samples_every": 0, "bucket_seconds": 60.0}
   )
   with Writer(str(tmp_path), log, 3) as writer:
     for about, text in (("a", "one"), ("a", "two"), ("b", "three")):

@@ -25,7 +25,7 @@ FEW = [
   "sampler.group=2",
   "sampler.max_length=16",
 ]
-FEW += ["sampler.tries=1", "log.tensorboard=False", "log.measure_every=0"]
+FEW += ["sampler.tries=1", "log.writers=()", "log.measure_every=0"]
 
 
 def section(title: str, page: str = OWN) -> list[tuple[str, str]]:

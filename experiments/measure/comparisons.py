@@ -92,7 +92,7 @@ def get_config(arg: str = "") -> ConfigDict:
     "checkpoint.keep=1",
     "checkpoint.export=False",
     "log.every=1",  # tokens are counted from the lines of all steps
-    "log.tensorboard=False",
+    "log.writers=()",
     "log.measure_every=0",
     "log.samples_every=0",
   )

@@ -24,7 +24,7 @@ from grpo_jax.config.forms import (
   TEMPERATURE,
   TEMPLATE,
 )
-from grpo_jax.config.kinds import PATH, PLACE, SWITCH, TEXT, Choice, Number, Whole
+from grpo_jax.config.kinds import PATH, PLACE, SWITCH, TEXT, Choice, Number, Whole, many
 from grpo_jax.config.table import setting
 
 
@@ -285,7 +285,9 @@ class Log:
     "reward, then those whose rewards differ.")
   measure_every: int = setting(10, Whole(0),
     "Steps between measurements of how an update moved its own samples; 0: off.")
-  tensorboard: bool = setting(True, SWITCH, "Write metrics for TensorBoard as well.")
+  writers: tuple = setting(("tensorboard",), many(PATH),
+    'What gets the metrics besides metrics.jsonl: "tensorboard", "wandb", or your own, '
+    '"package.module" or "path/file.py", with a class Writer.')
   bucket_seconds: float = setting(60.0, Number(0),
     "Seconds between copies of the logs to a workdir in a bucket.")
 

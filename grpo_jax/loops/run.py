@@ -32,7 +32,7 @@ from grpo_jax.run.profiler import Profiler
 from grpo_jax.run.watch import Watch
 from grpo_jax.run.writer import Number, Writer
 from grpo_jax.sandbox import deadline
-from grpo_jax.setup import build, depends, room
+from grpo_jax.setup import build, depends, outputs, room
 from grpo_jax.setup.experiment import Experiment
 
 POLICY = checkpoint.LEARNER  # the name of the learner that is evaluated and exported
@@ -139,6 +139,7 @@ class Run:
         self.experiment.steps,
         self.first,
         check_lock=self._check_lock,
+        outputs=outputs.make(self.experiment),
       )
     )
     self.profiler = Profiler(self.experiment.profile, str(self.writer.folder / "profile"))

@@ -40,6 +40,8 @@ MAY_CHANGE = (
   "profile",
   "compilation_cache",
   "rewards.deadline",
+  "rewards.workers",
+  "environment.workers",
   "mesh",
   "model.remat",
   "learner.microbatch",

@@ -1,4 +1,4 @@
-"""Writes the metrics and samples of a run to its folder, to TensorBoard and to the console.
+"""Writes the metrics and samples of a run to its folder, to its outputs and to the console.
 
 A terminal shows a bar with the phase, the reward and the time left. Elsewhere (a log file, CI) a
 plain line is printed every few seconds. Only process 0 writes and prints. To a bucket the files are
@@ -7,11 +7,13 @@ copied as a whole, every `log.bucket_seconds` and before each checkpoint (`uploa
 
 import collections
 import contextlib
+import functools
 import json
 import math
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any
+from types import MappingProxyType
+from typing import Any, Protocol
 
 import jax
 import numpy as np
@@ -50,6 +52,18 @@ class Timer:
   seconds = 0.0
 
 
+class Output(Protocol):
+  """Gets the numbers of a run besides metrics.jsonl, see grpo_jax/writers/__init__.py."""
+
+  def write(self, step: int, metrics: Mapping[str, float], /) -> None:
+    """Takes the finite numbers of a step."""
+    ...
+
+  def close(self) -> None:
+    """Takes the end of the run."""
+    ...
+
+
 class Writer:
   """Writes the metrics and samples of a run, and shows its progress. Use it in a `with` block.
 
@@ -73,6 +87,7 @@ class Writer:
     first_step: int = 0,
     console: rich.console.Console | None = None,
     check_lock: Callable[[], None] | None = None,
+    outputs: Mapping[str, Callable[[str, int], Output]] = MappingProxyType({}),
   ):
     """Opens the files.
 
@@ -83,6 +98,7 @@ class Writer:
       first_step: the step with which this process starts.
       console: where to print; None: standard output.
       check_lock: called before each copy to a bucket; raises if another run may be there.
+      outputs: what gets the numbers besides, by its name: functions of (folder, first step).
     """
     self.workdir = storage.place(workdir)
     self.log, self.steps, self.first_step = log, steps, first_step
@@ -94,6 +110,7 @@ class Writer:
     self._ends: collections.deque[float] = collections.deque(maxlen=21)
     self._last_line = -math.inf
     self._warned: set[str] = set()
+    self._outputs: dict[str, Output] = {}
     self._phases: dict[str, set[str]] = {}  # the shapes that each phase has seen
     self._in_phase = False
     self._around = ""  # the progress of work that consists of several phases
@@ -106,10 +123,14 @@ class Writer:
     # on the disk: the run's folder, or one that is copied to its bucket
     self.folder = self._mirror.folder
     if self.active:
-      self._open_files(console)
+      self._open_files(console, outputs)
 
-  def _open_files(self, console: rich.console.Console | None) -> None:
-    """Opens the logs, TensorBoard and the bar, on process 0."""
+  def _open_files(
+    self,
+    console: rich.console.Console | None,
+    outputs: Mapping[str, Callable[[str, int], Output]],
+  ) -> None:
+    """Opens the logs, the outputs and the bar, on process 0."""
     self.console = console or rich.console.Console()
     if not self.console.is_terminal and console is None:
       self.console.width = 120
@@ -118,14 +139,9 @@ class Writer:
       self._metrics, self._samples = (
         self._open.enter_context(logs.Log(self.folder / name)) for name in LOGS
       )
-      self._tensorboard = None
-      if self.log.tensorboard:
-        import tensorboardX
-
-        self._tensorboard = tensorboardX.SummaryWriter(
-          str(self.folder / "tensorboard"), purge_step=self.first_step + 1
-        )
-        self._open.callback(self._tensorboard.close)
+      for name, make in outputs.items():
+        self._outputs[name] = make(str(self.folder), self.first_step)
+        self._open.callback(self._attempt, name, self._outputs[name].close)
     self._bar = None
     if self.console.is_terminal:
       self._bar = self._open.enter_context(terminal.bar(self.console, self.steps))
@@ -143,8 +159,6 @@ class Writer:
     if not self._mirror.is_away:
       return
     with storage.run_errors(self.workdir):
-      if self.active and self._tensorboard:
-        self._tensorboard.flush()
       self._mirror.upload(wait=True)
 
   def damaged_logs(self) -> list[str]:
@@ -271,17 +285,27 @@ class Writer:
       self.say(f"warning: {text}")
 
   def _write(self, step: int, metrics: Mapping[str, Number]) -> None:
-    """Writes a line of metrics.jsonl and its finite numbers to TensorBoard."""
+    """Writes a line of metrics.jsonl, and its finite numbers to the outputs."""
     values = clean(metrics)
     self._shown |= {name: values[name] for name, _, _ in SHOWN if name in values}
     with storage.run_errors(self.workdir):
       storage.check_there(self.workdir, self._metrics.file)
       self._metrics.write(json.dumps({"step": int(step), **values}, allow_nan=False))
-      if self._tensorboard:
-        for name, value in values.items():
-          if value is not None:
-            self._tensorboard.add_scalar(name, value, step)
+    known = {name: value for name, value in values.items() if value is not None}
+    for name, output in self._outputs.items():
+      self._attempt(name, functools.partial(output.write, step, known))
     self._show()
+
+  def _attempt(self, name: str, call: Callable[[], None]) -> None:
+    """Calls a method of an output; if it fails, the run goes on and says so."""
+    try:
+      call()
+    except Exception as error:  # a network, a server, a user's code
+      reason = " ".join(str(error).split())[:200]
+      self.warn(
+        f"output {name}",
+        f"log.writers: {name!r} failed: {type(error).__name__}: {reason}; metrics.jsonl has it all",
+      )
 
   def _show(self, **fields: Any) -> None:
     """Changes what the bar shows, if there is one."""

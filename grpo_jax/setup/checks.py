@@ -13,7 +13,7 @@ from grpo_jax.models.hf.config import write_config
 from grpo_jax.rewards import attempts
 from grpo_jax.sampling.sampler import decode_layout
 from grpo_jax.sandbox import deadline
-from grpo_jax.setup import build, room, tracing, unread
+from grpo_jax.setup import build, outputs, room, tracing, unread
 from grpo_jax.setup.experiment import COMPLETIONS, LIVE, Experiment
 from grpo_jax.types import STOPPED, Completion, Example, Prompts, Rollouts
 
@@ -28,6 +28,8 @@ def check_settings(experiment: Experiment) -> None:
   room.check_sizes(experiment)
   tracing.check_objective(experiment)
   unread.check(experiment)
+  for name in experiment.log.writers:
+    outputs.find(name)
 
 
 def check(experiment: Experiment, decoder: Decoder) -> None:

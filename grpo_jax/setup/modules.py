@@ -72,9 +72,9 @@ def offered(package: str) -> str:
     "grpo_jax.environments": lambda code: "step" in vars(code),
     "grpo_jax.rewards": lambda code: any(map(_is_reward, vars(code).values())),
   }
-  modules = {name: importlib.import_module(f"{package}.{name}") for name in names}
-  fit = fits.get(package, lambda _: True)
-  return ", ".join(name for name in names if fit(modules[name]))
+  if fit := fits.get(package):  # only these are all there: others may need a package
+    names = [name for name in names if fit(importlib.import_module(f"{package}.{name}"))]
+  return ", ".join(names)
 
 
 def _is_reward(value: Any) -> bool:

@@ -383,7 +383,7 @@ SMALL += (
   "checkpoint.every=1",
   "checkpoint.keep=3",
   "checkpoint.export=False",
-  "log.tensorboard=False",
+  "log.writers=()",
 )
 
 

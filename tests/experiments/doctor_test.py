@@ -52,7 +52,7 @@ def good(tmp_path_factory) -> pathlib.Path:
   c.steps, c.tokenizer, c.model.variant = 5, "words", "test_qwen3"
   c.data.name, c.data.path = "jsonl", str(home / "data")
   c.eval.problems, c.checkpoint.every, c.checkpoint.export = 0, 2, True
-  c.log.tensorboard = False
+  c.log.writers = ()
   model = build.model(make(c), jax.devices()[:1])
   run_test.loop(c, model, home / "run", {"policy": Policy(model)})
   with Writer(str(home / "run"), c.log, 5, 5) as writer:

@@ -22,7 +22,7 @@ def tiny() -> ConfigDict:
   c.data.prompts, c.data.max_prompt_length, c.data.on_long = 8, 16, "cut"
   c.sampler.max_length = 6
   c.eval.problems, c.eval.samples = 0, 0
-  c.log.measure_every, c.log.samples_every, c.log.tensorboard = 0, 0, False
+  c.log.measure_every, c.log.samples_every, c.log.writers = 0, 0, ()
   return c
 
 

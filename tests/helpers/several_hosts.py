@@ -38,7 +38,7 @@ def get_config():
   c.checkpoint.export = False
   c.log.measure_every = 0
   c.log.samples_every = 0
-  c.log.tensorboard = False
+  c.log.writers = ()
   c.compilation_cache = ""  # what any test compiles is kept already (conftest.py)
   return c
 

@@ -25,7 +25,7 @@ TINY = {
   "learner.lr": 1e-2,
   "log.measure_every": 0,
   "log.samples_every": 0,
-  "log.tensorboard": False,
+  "log.writers": (),
   "compilation_cache": "",  # what any test compiles is kept already (conftest.py)
 }
 # Iterations of two steps, with pairs for a reward model in each.

@@ -27,7 +27,7 @@ def run(workdir, lr, beta=0.0, steps=40, problems=1000):
   config.eval.problems = problems
   config.eval.samples = 0
   config.eval.every = 0
-  config.log.tensorboard = False
+  config.log.writers = ()
   config.checkpoint.export = False
   config.learner.lr, config.objective.beta = lr, beta
   online.train(resolve(config), str(workdir))

@@ -80,7 +80,7 @@ def settings(source: pathlib.Path, how: str) -> Any:
   c.sampler.group, c.sampler.max_length = 4, 12
   c.rewards.functions = (("parity", f"{__file__}:parity", 1.0),)
   c.learner.lr, c.eval.problems, c.compilation_cache = 1e-2, 0, ""
-  c.log.tensorboard, c.log.measure_every, c.log.samples_every = False, 0, 0
+  c.log.writers, c.log.measure_every, c.log.samples_every = (), 0, 0
   c.update_from_flattened_dict(TRAINED[how])
   return c
 

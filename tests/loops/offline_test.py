@@ -64,7 +64,7 @@ def config(kind: str) -> ConfigDict:
   c.learner.lr = 1e-2
   c.eval.problems = 0
   c.log.measure_every, c.log.samples_every = int(kind == "samples"), 0
-  c.log.tensorboard = False
+  c.log.writers = ()
   return c
 
 

@@ -45,7 +45,7 @@ def config(**changes: Any) -> ConfigDict:
   c.rewards.functions = (("even", "process_reward_model_test:even", 1.0),)
   c.eval.reward, c.eval.batch = "process_reward_model_test:solved", 8
   c.objective = defaults.objective("process_reward_model", c)
-  c.learner.lr, c.log.tensorboard = 1e-2, False
+  c.learner.lr, c.log.writers = 1e-2, ()
   c.update_from_flattened_dict(changes)
   return c
 

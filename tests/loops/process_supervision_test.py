@@ -29,7 +29,7 @@ def small(config: ConfigDict, **changes: Any) -> ConfigDict:
     "eval.problems": 4,
     "eval.batch": 4,
     "eval.samples": 0,
-    "log.tensorboard": False,
+    "log.writers": (),
     "log.measure_every": 0,
   }
   config.update_from_flattened_dict(size | tests | {"learner.sizes": 1} | changes)

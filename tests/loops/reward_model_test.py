@@ -143,7 +143,7 @@ def config() -> ConfigDict:
   c.objective = defaults.objective("reward_model", c)
   c.learner.lr = 1e-2
   c.eval.every, c.eval.batch = 2, 3
-  c.log.tensorboard = False
+  c.log.writers = ()
   return c
 
 

@@ -81,7 +81,7 @@ def config():
   c.steps, c.tokenizer, c.model.variant = 5, "words", "test_qwen3"
   c.data.arithmetic.size = 8
   c.eval.problems, c.checkpoint.every, c.checkpoint.export = 0, 2, False
-  c.log.tensorboard = False
+  c.log.writers = ()
   return c
 
 

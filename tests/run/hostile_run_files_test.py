@@ -148,7 +148,7 @@ def model(good) -> tuple[ConfigDict, build.Model]:
   c.steps, c.tokenizer, c.model.variant = 5, "words", "test_qwen3"
   c.data.name, c.data.path = "jsonl", str(good.parent / "data")
   c.eval.problems, c.checkpoint.every, c.checkpoint.export = 0, 2, True
-  c.log.tensorboard = False
+  c.log.writers = ()
   return c, build.model(make(c), jax.devices()[:1])
 
 

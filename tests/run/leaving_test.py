@@ -136,7 +136,7 @@ def test_a_forked_child_ends_where_the_run_is_killed():
 
 def test_a_folder_or_log_that_is_deleted_ends_the_run(tmp_path):
   log = ConfigDict(
-    {"tensorboard": False, "every": 1, "samples": 1, "samples_every": 0, "bucket_seconds": 60.0}
+    {"writers": (), "every": 1, "samples": 1, "samples_every": 0, "bucket_seconds": 60.0}
   )
 
   def put_another(folder: pathlib.Path, name: str) -> None:

@@ -22,7 +22,7 @@ LINES = 8
 def write(folder: pathlib.Path, lines: int = LINES, first: int = 0) -> None:
   """What a run writes in so many steps."""
   log = ConfigDict(
-    {"every": 1, "samples_every": 0, "samples": 1, "tensorboard": False, "bucket_seconds": 60.0}
+    {"every": 1, "samples_every": 0, "samples": 1, "writers": (), "bucket_seconds": 60.0}
   )
   with Writer(
     str(folder), log, lines, first, console=rich.console.Console(file=io.StringIO())

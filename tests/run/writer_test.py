@@ -3,7 +3,6 @@
 import io
 import json
 import re
-import struct
 
 import jax
 import jax.numpy as jnp
@@ -22,7 +21,7 @@ def log(**changes):
     "every": 1,
     "samples_every": 2,
     "samples": 2,
-    "tensorboard": False,
+    "writers": (),
     "bucket_seconds": 60.0,
   }
   return ConfigDict(some | changes)
@@ -135,24 +134,37 @@ def test_a_restart_appends(tmp_path):
   assert [line["step"] for line in lines(tmp_path / "metrics.jsonl")] == [1, 2]
 
 
-def test_tensorboard_has_the_finite_numbers(tmp_path):
-  from tensorboardX.proto.event_pb2 import Event
+class Output:
+  """Remembers what it gets, and fails at step 2."""
 
-  with Writer(tmp_path, log(tensorboard=True), 6, first_step=4, console=console()) as writer:
-    writer.step(4, {"kl": 0.5, "grad_norm": float("nan")})
-    writer.step(5, {"reward/mean": 1.0})
-  (path,) = (tmp_path / "tensorboard").iterdir()
-  data, events = path.read_bytes(), []
-  while data:  # a record: length, its checksum, the event, its checksum
-    (size,) = struct.unpack("<Q", data[:8])
-    events.append(Event.FromString(data[12 : 12 + size]))
-    data = data[16 + size :]
-  assert [(e.step, v.tag, v.simple_value) for e in events for v in e.summary.value] == [
-    (5, "kl", 0.5),
-    (6, "reward/mean", 1.0),
-  ]
-  # What a killed run wrote after its last checkpoint is dropped by TensorBoard.
-  assert any(e.step == 5 and e.HasField("session_log") for e in events)
+  def __init__(self, folder, first_step):
+    self.got = [(folder, first_step)]
+
+  def write(self, step, metrics):
+    self.got.append((step, metrics))
+    if step == 2:
+      raise OSError("no network")
+
+  def close(self):
+    self.got.append("closed")
+
+
+def test_outputs_get_the_finite_numbers_and_may_fail(tmp_path):
+  made, out = [], console()
+
+  def output(folder, first_step):
+    made.append(Output(folder, first_step))
+    return made[0]
+
+  with Writer(tmp_path, log(), 3, console=out, outputs={"mine": output}) as writer:
+    writer.step(0, {"kl": 0.5, "grad_norm": float("nan")})
+    writer.step(1, {"kl": 1.5})
+    writer.evaluation(2, {"eval/accuracy": 0.5})
+  assert made[0].got == [
+    (str(tmp_path), 0), (1, {"kl": 0.5}), (2, {"kl": 1.5}), (2, {"eval/accuracy": 0.5}), "closed",
+  ]  # fmt: skip
+  assert out.file.getvalue().count("log.writers: 'mine' failed: OSError: no network;") == 1
+  assert len(lines(tmp_path / "metrics.jsonl")) == 3
 
 
 def test_a_step_says_how_long_it_compiled(tmp_path):
@@ -298,7 +310,7 @@ def test_the_bar_fits_a_narrow_terminal(tmp_path):
 def test_other_processes_are_silent(tmp_path, monkeypatch):
   monkeypatch.setattr(jax, "process_index", lambda: 1)
   out = console()
-  with Writer(tmp_path / "run", log(tensorboard=True), 2, console=out) as writer:
+  with Writer(tmp_path / "run", log(), 2, console=out, outputs={"x": Output}) as writer:
     with writer.phase("sample"):
       pass
     assert "sample" in writer.seconds

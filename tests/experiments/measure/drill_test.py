@@ -21,7 +21,7 @@ SMALL = [
   ),
   *(
     f"--config.{s}"
-    for s in ("eval.problems=8", "eval.samples=0", "checkpoint.every=2", "log.tensorboard=False")
+    for s in ("eval.problems=8", "eval.samples=0", "checkpoint.every=2", "log.writers=()")
   ),
 ]
 

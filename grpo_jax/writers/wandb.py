@@ -1,0 +1,39 @@
+"""Sends numbers to Weights & Biases, whose own variables say where: WANDB_PROJECT, WANDB_MODE.
+
+A run that is resumed in the same folder goes on with the same run there. With WANDB_MODE=offline
+everything stays in DIR/wandb, and `wandb sync DIR/wandb/offline-run-*` sends it later.
+"""
+
+import hashlib
+import os
+import pathlib
+from collections.abc import Mapping
+
+import wandb
+
+from grpo_jax.aliases import Json
+
+
+class Writer:
+  """Writes to a run of W&B."""
+
+  def __init__(self, folder: str, config: Json, first_step: int):
+    """Starts the run, or goes on with it; `first_step` needs nothing: W&B takes steps in order."""
+    del first_step
+    path = pathlib.Path(folder).absolute()
+    self.run = wandb.init(
+      project=os.environ.get("WANDB_PROJECT", "grpo_jax"),
+      name=path.name,
+      id=hashlib.sha256(str(path).encode()).hexdigest()[:16],
+      resume="allow",
+      config=config,
+      dir=folder,
+    )
+
+  def write(self, step: int, metrics: Mapping[str, float]) -> None:
+    """Sends the numbers of a step; W&B drops those of steps that it has had."""
+    self.run.log(dict(metrics), step=step)
+
+  def close(self) -> None:
+    """Waits until everything is sent."""
+    self.run.finish()
