@@ -132,8 +132,10 @@ def expected(hosts):
   "processes, mesh", [(2, ""), (2, "group"), pytest.param(4, "", marks=pytest.mark.long)]
 )
 def test_as_many_processes_as_you_like_have_the_losses_of_one(hosts, expected, processes, mesh):
-  """With dynamic sampling; the samples of a group lie on one process or on both."""
-  more = [f"--config.mesh.{mesh}={processes}"] if mesh else []
+  """With dynamic sampling; the samples of a group lie on one process, or on both, where workers of
+  each process score its own.
+  """
+  more = [f"--config.mesh.{mesh}={processes}", "--config.rewards.workers=2"] if mesh else []
   finish(hosts, processes, f"{processes}{mesh}", *more)
   assert_same(numbers(hosts.metrics(f"{processes}{mesh}")), numbers(expected))
   samples = [

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from grpo_jax.errors import SettingError
-from grpo_jax.loops import reward_workers
+from grpo_jax.loops import online, reward_workers
 from grpo_jax.loops.reward_workers import Asked, RewardWorkers
 from grpo_jax.sampling.stream import Seen
 from grpo_jax.sandbox.deadline import LATE
@@ -143,28 +143,30 @@ def test_which_rewards_are_the_workers(config):
   assert made.single == ["exact"] and made.grouped == ["rank"] and len(made.pool.processes) == 2
 
 
+OF_A_RUN = """
 def halves(example, completion):
   return [(0, 0.5 * len(completion.tokens))]
 
-
 def rank(example, completions):
   return [float(len(each.tokens)) for each in completions]
+"""
 
 
 @pytest.mark.slow
 def test_a_run_with_workers_learns_what_one_without_does(config, tmp_path):
   """The first log-prob of a completion comes from another program, hence the tolerance."""
-  config.steps, config.eval.problems, config.data.prompts, config.sampler.group = 2, 0, 4, 4
+  config.steps, config.eval.problems, config.data.prompts, config.sampler.group = 2, 0, 8, 4
   config.sampler.max_length, config.sampler.tries = 40, 2  # several parts
   config.rewards.functions = (
-    ("halves", f"{__file__}:halves", 1.0),
+    ("halves", f"{tmp_path}/mine.py:halves", 1.0),
     ("ahead", f"{__file__}:exact_too", 1.0),
-    ("rank", f"{__file__}:rank", 0.5),
+    ("rank", f"{tmp_path}/mine.py:rank", 0.5),
   )
+  (tmp_path / "mine.py").write_text(OF_A_RUN)
   logs = []
   for workers in (0, 2):
     config.rewards.workers = workers
-    resolve(make(config))(make(config), str(tmp_path / str(workers)))
+    online.train(resolve(config), str(tmp_path / str(workers)))
     lines = (tmp_path / str(workers) / "metrics.jsonl").read_text().splitlines()
     logs.append([json.loads(line) for line in lines])
   plain, parallel = logs
