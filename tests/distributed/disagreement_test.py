@@ -336,7 +336,11 @@ def content(folder: pathlib.Path) -> dict[str, str]:
 @pytest.mark.slow
 @pytest.mark.parametrize(
   "host, seconds",
-  [(1, lifeline.SILENT_SECONDS), (0, 12.0), pytest.param(0, 45.0, marks=pytest.mark.long)],
+  [
+    pytest.param(1, lifeline.SILENT_SECONDS, marks=pytest.mark.long),
+    (0, 12.0),
+    pytest.param(0, 45.0, marks=pytest.mark.long),
+  ],
 )
 def test_a_host_that_is_stopped_ends_the_others_with_its_name_and_writes_nothing_when_it_is_continued(
   whole, tmp_path, host, seconds

@@ -309,6 +309,7 @@ cp -r "$1/run" "$4"
 """
 
 
+@pytest.mark.long
 def test_a_disk_that_is_full_for_a_while(runs, expected, tmp_path):
   if subprocess.run(
     ["unshare", "-m", "mount", "-t", "tmpfs", "none", tmp_path], capture_output=True
