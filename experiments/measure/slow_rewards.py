@@ -18,9 +18,10 @@ import jax.numpy as jnp
 from absl import app, flags
 
 from experiments.measure import carrying
-from grpo_jax.loops.reward_workers import Asked, RewardWorkers, in_processes
+from grpo_jax.loops.reward_workers import Asked, RewardWorkers
 from grpo_jax.rewards import combine
 from grpo_jax.sampling.generate import completions, generate
+from grpo_jax.sandbox import worker
 from grpo_jax.setup import reward_worker
 from grpo_jax.types import Completion, Example
 
@@ -63,7 +64,8 @@ def steps_of(sizes: dict[str, int], seconds: float, workers: int) -> Callable[[i
   generator = generator._replace(tokenizer=Numbers())  # type: ignore[arg-type]
   path = f"experiments.measure.slow_rewards:{slow.__name__}"
   described = reward_worker.describe([(NAME, path, 1.0, {"seconds": seconds})], 60.0)
-  made = RewardWorkers(in_processes(described, workers), [NAME], []) if workers else None
+  pool = worker.shared(reward_worker.__name__, described, workers)
+  made = RewardWorkers(pool, [NAME], []) if workers else None
 
   def reward(example: Example, completion: Completion) -> float:
     return slow(example, completion, seconds=seconds)

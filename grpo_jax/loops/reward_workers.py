@@ -10,7 +10,6 @@ order in which completions end changes nothing.
 Shape letters: P prompts, G samples of each.
 """
 
-import functools
 from collections.abc import Sequence
 from concurrent.futures import Future
 from typing import NamedTuple
@@ -53,19 +52,8 @@ def make(experiment: Experiment) -> RewardWorkers | None:
   described = reward_worker.describe([e for e in r.functions if e[0] in names], r.deadline)
   grouped = [each.name for each in own if attempts.looks_at_group(each.reward.score)]
   single = [name for name in names if name not in grouped]
-  return RewardWorkers(in_processes(described, r.workers), single, grouped)
-
-
-@functools.cache
-def in_processes(described: str, workers: int) -> worker.Pool:
-  """Returns the worker processes, which all callers share.
-
-  Args:
-    described: by `reward_worker.describe`.
-    workers: number of processes.
-  """
-  module = reward_worker.__name__
-  return worker.Pool([worker.Process(module, described) for _ in range(workers)])
+  pool = worker.shared(reward_worker.__name__, described, r.workers)
+  return RewardWorkers(pool, single, grouped)
 
 
 class Asked:

@@ -11,6 +11,7 @@ rewards/algebra.py) calls `serve`; the run holds a `Process`.
 
 import atexit
 import contextlib
+import functools
 import json
 import os
 import pathlib
@@ -183,6 +184,12 @@ class Pool:
           future.set_result(process.ask(request))
         except BaseException as error:  # raised where the result is asked for
           future.set_exception(error)
+
+
+@functools.cache
+def shared(module: str, argument: str, count: int) -> Pool:
+  """Returns a pool of processes of a module with one argument, which all callers share."""
+  return Pool([Process(module, argument) for _ in range(count)])
 
 
 def serve(

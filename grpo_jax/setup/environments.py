@@ -1,7 +1,5 @@
 """Makes what the episodes of a run need of its environment."""
 
-import functools
-
 from grpo_jax.aliases import Json
 from grpo_jax.environments.base import Environment
 from grpo_jax.packing.sizes import Sizes
@@ -29,7 +27,7 @@ def make(experiment: Experiment, model: build.Model) -> Environment | None:
     reply("text", -1)
   described = environment_worker.describe(e.name, dict(e.arguments), experiment.rewards.deadline)
   return Environment(
-    workers=in_processes(described, e.workers),
+    workers=worker.shared(environment_worker.__name__, described, e.workers),
     reply=reply,
     turns=e.turns,
     turn_length=e.turn_length,
@@ -52,15 +50,3 @@ def make_generator(
   return Generator(
     sample, sizes, model.tokenizer, model.render, d.max_prompt_length, d.on_long, environment
   )
-
-
-@functools.cache
-def in_processes(described: str, workers: int) -> worker.Pool:
-  """Returns the worker processes that answer for the environment, which all callers share.
-
-  Args:
-    described: by `environment_worker.describe`.
-    workers: number of processes.
-  """
-  module = environment_worker.__name__
-  return worker.Pool([worker.Process(module, described) for _ in range(workers)])

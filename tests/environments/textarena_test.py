@@ -6,7 +6,8 @@ import pytest
 from grpo_jax.data import textarena as data
 from grpo_jax.environments import base, textarena
 from grpo_jax.errors import SettingError
-from grpo_jax.setup import environment_worker, environments
+from grpo_jax.sandbox import worker
+from grpo_jax.setup import environment_worker
 from grpo_jax.types import STOPPED, TRUNCATED, Completion, Example, Turn
 
 STOPS = ("\n", "")  # a stop text that ends a line, or a stop token, which has no text
@@ -159,7 +160,8 @@ def test_workers_answer_as_this_process_does(name):
   needs_package()
   example = question("Minesweeper-v0", index=2)
   want, _ = episode(example, ["[3 3]", "[0 0]"])
-  ask = environments.in_processes(environment_worker.describe(name, {}, 60.0), 2).ask_all
+  described = environment_worker.describe(name, {}, 60.0)
+  ask = worker.shared(environment_worker.__name__, described, 2).ask_all
   replies = ask([base.first_request(example, 0, completion("[3 3]"))] * 2)
   assert replies == [{"turn": list(want[0])}] * 2
   (reply,) = ask([base.next_request(replies[0]["turn"][0], completion("[0 0]"))])
