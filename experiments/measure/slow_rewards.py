@@ -38,7 +38,7 @@ class Step(NamedTuple):
 
 
 class Numbers:
-  """A tokenizer of numbers."""
+  """Stands in for a tokenizer: a token is its number."""
 
   before_stop = tokens_before_stop = staticmethod(lambda _: None)
 

@@ -86,9 +86,9 @@ class Asked:
         self._texts[p][g] = rollouts.completion(
           seen.tokens[p, g], seen.lengths[p, g], seen.ended[p, g], self._tokenizer
         )
-        self._ask(p, g, self._texts[p][g])
+        self._ask(self._workers.single, p, g, [self._texts[p][g]])
     for p in np.flatnonzero(ended.all(axis=1)).tolist():
-      self._ask_group(p, self._texts[p])
+      self._ask(self._workers.grouped, p, 0, self._texts[p])
 
   def outcomes(self, texts: Texts, groups: Texts | None) -> dict[str, list[list[Outcome]]]:
     """Returns what each reward gave each completion, by its name, [P][G]; waits for the last.
@@ -101,12 +101,11 @@ class Asked:
       GrpoError: a reward ends the run, or is late in all of its first calls.
     """
     for p, group in enumerate(texts):
-      whole = (groups or texts)[p]
-      if self._workers.grouped and any(each and each.tokens for each in group):
-        self._ask_group(p, whole)
+      if any(each and each.tokens for each in group):
+        self._ask(self._workers.grouped, p, 0, (groups or texts)[p])
       for g, completion in enumerate(group):
         if completion and completion.tokens:
-          self._ask(p, g, completion)
+          self._ask(self._workers.single, p, g, [completion])
     try:
       with Guard(0.0) as call:  # a signal stops it
         return call(self._wait, texts)
@@ -114,21 +113,16 @@ class Asked:
       self._workers.pool.drop(self._replies.values())
       raise
 
-  def _ask(self, p: int, g: int, completion: Completion | None) -> None:
+  def _ask(
+    self, names: Sequence[str], p: int, g: int, completions: Sequence[Completion | None]
+  ) -> None:
+    """Asks rewards about sample g, or about a whole group as g = 0, unless they were asked."""
     example = self._examples[p]
-    assert example is not None and completion is not None
-    for name in self._workers.single:
+    assert example is not None  # its completions have tokens
+    for name in names:
       if (name, p, g) not in self._replies:
-        asked = reward_worker.request(name, example, completion)
+        asked = reward_worker.request(name, example, completions)
         self._replies[name, p, g] = self._workers.pool.submit(asked)
-
-  def _ask_group(self, p: int, group: Sequence[Completion | None]) -> None:
-    example = self._examples[p]
-    assert example is not None
-    for name in self._workers.grouped:
-      if (name, p, 0) not in self._replies:
-        asked = reward_worker.group_request(name, example, group)
-        self._replies[name, p, 0] = self._workers.pool.submit(asked)
 
   def _wait(self, texts: Texts) -> dict[str, list[list[Outcome]]]:
     first = attempts.FirstCalls()

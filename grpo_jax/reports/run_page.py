@@ -37,7 +37,8 @@ def write(folders: Sequence[str], out: str, seconds: int = 0) -> storage.Path:
   path = storage.place(out)
   runs = [read(storage.place(folder)) for folder in folders]
   name_apart(runs)
-  path.write_bytes(page(runs, glossary_of(GLOSSARY), seconds).encode(errors="replace"))
+  # as a whole: a browser may be reading it
+  storage.write(path, page(runs, glossary_of(GLOSSARY), seconds).encode(errors="replace"))
   return path
 
 
@@ -121,8 +122,9 @@ def curves(lines: list[jsonl.Metrics]) -> Json:
     name: [rounded(end[i] or 0.0) for end in ends]
     for i, name in enumerate(("step", "tokens", "hours"))
   }
-  flat = {name for name in panels.LEAST if name in metrics and not panels.is_drawn(lines, name)}
-  return {**axes, "metrics": metrics, "flat": sorted(flat)}
+  below = [name for name in sorted(panels.LEAST) if name in metrics]
+  below = [name for name in below if not panels.is_drawn(lines, name)]
+  return {**axes, "metrics": metrics, "flat": below}
 
 
 def is_phase(name: str) -> bool:

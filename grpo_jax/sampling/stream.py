@@ -1,4 +1,4 @@
-"""A rollout in parts: what has been sampled is read on the host while the next part decodes.
+"""Samples a rollout in parts, each read on the host while the next one decodes.
 
     sampler.py    | prefill | decode ...................................... |
     here          | prefill | part | part | part | part | part | part | part |
@@ -36,7 +36,7 @@ PARTS = 32  # that such a rollout has at most, if every sample has a slot
 
 
 class Seen(NamedTuple):
-  """What has been sampled so far, numpy; samples of other processes are zeros."""
+  """Holds what has been sampled so far, numpy; samples of other processes are zeros."""
 
   tokens: np.ndarray  # [P, G, L] int32
   lengths: np.ndarray  # [P, G] int32, number of tokens sampled
@@ -45,7 +45,7 @@ class Seen(NamedTuple):
 
 
 class Part(NamedTuple):
-  """The state of a rollout after one of its parts."""
+  """Holds the state of a rollout after one of its parts."""
 
   seen: Seen
   # of the whole rollout, as `Sampler` returns them, after its last part
@@ -62,7 +62,7 @@ def begin(
 
 def advance(
   setup: SamplerSetup, until: Array, params: Params, queue: Queue, slots: Slots
-) -> tuple[Slots, dict[str, Array], dict[str, Array], dict[str, Array]]:
+) -> tuple[Slots, dict[str, Array], dict[str, Array], Array]:
   """Returns one shard's slots after `until` (`[]`) steps in all, or when nothing is left to do.
 
   Args:
@@ -73,14 +73,14 @@ def advance(
 
   Returns:
     The slots; the completions and counts of `sampler.completions`, with "finished" `[P, G]`; and
-    "left" `[1]` bool, whether more parts follow.
+    `[1]` bool, whether more parts follow.
   """
   (queue, slots) = jax.tree.map(lambda x: x[0], (queue, slots))
   slots = decode_loop.decode_until_done(setup, params, queue, slots, until)
   found, counts = sampler.completions(queue, slots)
   finished = decode_loop.has_ended(setup, queue, slots).reshape(found["lengths"].shape)
   left = decode_loop.unfinished(setup, queue, slots)[None]
-  return _one_of(slots), found | {"finished": finished}, counts, {"left": left}
+  return _one_of(slots), found | {"finished": finished}, counts, left
 
 
 def _one_of(tree: Tree) -> Tree:
@@ -120,8 +120,8 @@ def advance_all(
     (specs.whole, specs.whole, specs.shard, specs.shard),
     (specs.shard, specs.samples, specs.shard, specs.shard),
   )
-  slots, found, counts, flags = run(until, params, queue, slots)
-  return slots, found, counts, flags["left"].any()
+  slots, found, counts, left = run(until, params, queue, slots)
+  return slots, found, counts, left.any()
 
 
 class _Programs(NamedTuple):

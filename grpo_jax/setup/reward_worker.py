@@ -14,7 +14,7 @@ import jax
 
 from grpo_jax.aliases import Json
 from grpo_jax.config import settings
-from grpo_jax.errors import GrpoError
+from grpo_jax.errors import GrpoError, SettingError
 from grpo_jax.rewards import attempts
 from grpo_jax.rewards.attempts import Outcome
 from grpo_jax.sandbox import worker
@@ -36,28 +36,20 @@ def describe(functions: Sequence[tuple], deadline: float) -> str:
   return json.dumps({"functions": list(functions), "deadline": deadline, "path": sys.path})
 
 
-def request(name: str, example: Example, completion: Completion) -> Json:
-  """Returns the request to score a completion by the reward `name`."""
-  return {"name": name, "example": list(example), "completions": [list(completion)]}
-
-
-def group_request(name: str, example: Example, group: Sequence[Completion | None]) -> Json:
-  """Returns the request to score a group by a reward that looks at it."""
-  return {
-    "name": name,
-    "example": list(example),
-    "completions": [completion and list(completion) for completion in group],
-  }
+def request(name: str, example: Example, completions: Sequence[Completion | None]) -> Json:
+  """Returns the request to score completions by the reward `name`: one, or a group."""
+  shown = [completion and list(completion) for completion in completions]
+  return {"name": name, "example": list(example), "completions": shown}
 
 
 def outcomes(reply: Json, count: int) -> list[Outcome]:
   """Returns what a reward gave `count` completions, from the reply to their request.
 
   Raises:
-    GrpoError: the reward ends the run.
+    SettingError: the reward ends the run.
   """
   if "refused" in reply:
-    raise GrpoError(reply["refused"])
+    raise SettingError(reply["refused"])
   if "error" in reply:
     return [([], f"its process {reply['error']}")] * count
   return [([(t, v) for t, v in values], message) for values, message in reply["outcomes"]]

@@ -1,4 +1,4 @@
-"""Where a run's numbers go besides metrics.jsonl: classes that `log.writers` names, one file each.
+"""Takes a run's numbers besides metrics.jsonl: classes that `log.writers` names, one file each.
 
     class Writer:
       def __init__(self, folder, config, first_step): ...   # the run's folder, its config as JSON

@@ -1,4 +1,4 @@
-"""The command that makes one page of several runs."""
+"""Tests the command that makes one page of several runs."""
 
 import json
 import re

@@ -16,6 +16,7 @@ import learn_test
 import numpy as np
 import pytest
 import tiny
+from tiny_turns import Ids
 
 from grpo_jax.loops import collect, groups, online
 from grpo_jax.loops.collector import Collector
@@ -79,19 +80,6 @@ class Sampler:
     }
 
 
-class Words:
-  """A tokenizer of numbers."""
-
-  # no text ends a completion
-  before_stop = tokens_before_stop = staticmethod(lambda _: None)
-
-  def decode(self, ids: Sequence[int]) -> str:
-    return " ".join(map(str, ids))
-
-  def step_ends(self, tokens: Sequence[int]) -> list[int]:
-    return [len(tokens) - 1]
-
-
 def given(example: Example, completion: Completion) -> Any:
   assert completion.tokens[0] == example.meta["n"]
   reward = example.meta["rewards"][completion.tokens[1]]
@@ -136,7 +124,7 @@ def run(
     phase=lambda name: contextlib.nullcontext(Timer()), warn=lambda _, text: warnings.append(text)
   )
   sampler, batches = Sampler(), iter(plan)
-  generator = Generator(sampler, tiny.sizes(), Words(), words, LONGEST)
+  generator = Generator(sampler, tiny.sizes(), Ids(), words, LONGEST)
   target_prob = types.SimpleNamespace(name="target_prob")
   by_totals = functools.partial(common.flat, cfg=target_prob, advantages=None)
   flat = by_totals if objective is None else objective

@@ -1,4 +1,4 @@
-"""What a run collects its batches with: the data, one by one or from a pool, and who scores."""
+"""Tests what a run collects its batches with: data one by one or from a pool, and who scores."""
 
 import types
 

@@ -5,6 +5,7 @@ from concurrent.futures import Future
 
 import numpy as np
 import pytest
+from tiny_turns import Ids
 
 from grpo_jax.errors import SettingError
 from grpo_jax.loops import online, reward_workers
@@ -19,18 +20,6 @@ P, G, L = 3, 2, 4
 LENGTHS = np.array([[2, 3], [4, 1], [0, 0]])  # the last prompt fills the batch
 TOKENS = np.where(np.arange(L) < LENGTHS[..., None], 10 * np.arange(1, 7).reshape(P, G, 1), 0)
 EXAMPLES = [Example(f"{p}?", "", str(p), {}) for p in range(2)] + [None]
-
-
-class Words:
-  """A tokenizer of numbers."""
-
-  before_stop = tokens_before_stop = staticmethod(lambda _: None)
-
-  def decode(self, ids):
-    return " ".join(map(str, ids))
-
-  def step_ends(self, tokens):
-    return [len(tokens) - 1]
 
 
 class Pool:
@@ -65,7 +54,7 @@ def texts():
   ended = np.where(LENGTHS > 2, TRUNCATED, STOPPED)
   return [
     [
-      Completion(Words().decode(ids := TOKENS[p, g][:n].tolist()), ids, ended[p, g], [n - 1])
+      Completion(Ids().decode(ids := TOKENS[p, g][:n].tolist()), ids, ended[p, g], [n - 1])
       for g, n in enumerate(LENGTHS[p])
     ]
     for p in range(P)
@@ -73,7 +62,7 @@ def texts():
 
 
 def asked(pool, grouped=("rank",)):
-  return Asked(RewardWorkers(pool, ["length"], list(grouped)), Words(), EXAMPLES, G)
+  return Asked(RewardWorkers(pool, ["length"], list(grouped)), Ids(), EXAMPLES, G)
 
 
 def places(pool):

@@ -6,7 +6,7 @@ import textwrap
 import pytest
 
 from grpo_jax.config import settings
-from grpo_jax.errors import GrpoError
+from grpo_jax.errors import SettingError
 from grpo_jax.rewards import attempts
 from grpo_jax.sandbox.deadline import Guard
 from grpo_jax.sandbox.worker import Process
@@ -58,7 +58,7 @@ def process(rows):
 
 
 def given(process, text):
-  reply = process.ask(reward_worker.request("plain", EXAMPLE, completion(text)))
+  reply = process.ask(reward_worker.request("plain", EXAMPLE, [completion(text)]))
   ((values, message),) = reward_worker.outcomes(reply, 1)
   return values, message
 
@@ -73,7 +73,7 @@ def test_a_process_gives_what_the_run_would(process, rows, text):
 
 def test_a_group_is_scored_without_the_places_that_are_missing(process):
   group = [completion("a", 1), None, completion("b", 2)]
-  reply = process.ask(reward_worker.group_request("rank", EXAMPLE, group))
+  reply = process.ask(reward_worker.request("rank", EXAMPLE, group))
   assert reward_worker.outcomes(reply, 3) == [([(0, 1 / 3)], ""), ([], ""), ([(1, 2 / 3)], "")]
 
 
@@ -85,7 +85,7 @@ def test_what_a_reward_does_to_its_process_is_a_fault_and_the_next_one_is_scored
 
 
 def test_a_reward_may_end_the_run(process):
-  with pytest.raises(GrpoError, match="use another reward"):
+  with pytest.raises(SettingError, match="use another reward"):
     given(process, "refuse")
 
 
