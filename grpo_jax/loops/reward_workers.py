@@ -91,7 +91,7 @@ class Asked:
       self._ask(self._workers.grouped, p, 0, self._texts[p])
 
   def outcomes(self, texts: Texts, groups: Texts | None) -> dict[str, list[list[Outcome]]]:
-    """Returns what each reward gave each completion, by its name, [P][G]; waits for the last.
+    """Returns what each reward gave each completion, by its name, `[P][G]`; waits for the last.
 
     Args:
       texts: the completions of this process.

@@ -86,7 +86,7 @@ def score(
     models: further rewards, the scores of reward models.
     groups: `completions` with those that other processes score, for rewards that look at a group;
       None: there are none.
-    known: by the name of a reward, what it gave each completion, [P][G]; it is not called again.
+    known: by the name of a reward, what it gave each completion, `[P][G]`; it is not called again.
 
   Raises:
     guard.Stopped: a signal came while a reward ran.

@@ -79,5 +79,5 @@ def generate(
 
 
 def completions(generator: Generator, sampled: KnownRollouts) -> list[list[Completion | None]]:
-  """Returns completions as rewards see them, [P][G]; None if another process has them."""
+  """Returns completions as rewards see them, `[P][G]`; None if another process has them."""
   return rollouts.completions(sampled, generator.tokenizer)

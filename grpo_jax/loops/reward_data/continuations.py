@@ -142,7 +142,7 @@ def label(
 
 
 def step_ends(r: HostRollouts, tokenizer: Tokenizer) -> list[list[list[int]]]:
-  """Returns the indices of the last tokens of steps, [P][G] lists."""
+  """Returns the indices of the last tokens of steps, `[P][G]` lists."""
   return [
     [
       rollouts.step_ends(tokens[:length].tolist(), ended, tokenizer)
