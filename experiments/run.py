@@ -12,11 +12,7 @@ Bad input ends the program with one line on stderr and exit code 2.
 
 import functools
 import glob
-import importlib
-import importlib.util
 import os
-import pathlib
-import types
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
@@ -92,13 +88,13 @@ def make_runs(runs: Sequence[Stage]) -> None:
   from grpo_jax.distributed import hosts  # imports jax
   from grpo_jax.loops.run import recorded
   from grpo_jax.run import heap, workdir
-  from grpo_jax.setup import resolve
+  from grpo_jax.setup import loop_names, resolve
 
-  loops = [find_loop(run.config.loop) for run in runs]
+  trains = [loop_names.find(run.config.loop) for run in runs]
   experiments = [resolve.resolve(run.config) for run in runs]
   for experiment in experiments[1:]:
     check_later(experiment, experiments[0])
-  for loop, experiment, run in zip(loops, experiments, runs, strict=True):
+  for loop, experiment, run in zip(trains, experiments, runs, strict=True):
     before_last = run is not runs[-1]
     if before_last and any(hosts.gather(stages.is_done(run))):
       workdir.check_owner(run.workdir, recorded(experiment))
@@ -134,19 +130,6 @@ def check_command(config: ConfigDict, workdir: str) -> None:
   stages.divide(config, workdir)
   kinds.check_value("--workdir", workdir)
   storage.check("--workdir", workdir)
-
-
-def find_loop(name: str) -> types.ModuleType:
-  """Returns the module of grpo_jax.loops of that name, which has `train(experiment, workdir)`."""
-  from grpo_jax import loops
-
-  if name.isidentifier() and importlib.util.find_spec(f"grpo_jax.loops.{name}"):
-    module = importlib.import_module(f"grpo_jax.loops.{name}")
-    if "train" in vars(module):
-      return module
-  files = sorted(pathlib.Path(loops.__path__[0]).glob("*.py"))
-  known = [file.stem for file in files if "\ndef train(" in file.read_text()]
-  raise SettingError(f"loop={name}: no such loop in grpo_jax/loops; choose from {', '.join(known)}")
 
 
 def check_hosts(

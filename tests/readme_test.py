@@ -5,6 +5,7 @@ import os
 import pathlib
 import re
 import shlex
+import subprocess
 
 import house
 import pytest
@@ -124,6 +125,19 @@ def test_data_of_ones_own(program, tmp_path):
   for split in ("train", "test"):
     (folder / f"{split}.jsonl").write_text(lines)
   assert (run(program, tmp_path, command("Your data"), problems=8) / "result.json").exists()
+
+
+@pytest.mark.slow
+def test_a_loop_of_ones_own(program, tmp_path):
+  (text,) = [text for language, text in section("Your loop") if language == "sh"]
+  copied, liked, ran = re.split(r"\n(?=\S)", text.strip())
+  subprocess.run(
+    f"{copied.replace('grpo_jax/', f'{ROOT}/grpo_jax/')}\n{liked}",
+    shell=True,
+    check=True,
+    cwd=tmp_path,
+  )
+  assert (run(program, tmp_path, shlex.split(ran)[1:]) / "result.json").exists()
 
 
 @pytest.mark.slow

@@ -40,7 +40,7 @@ from grpo_jax.objectives.base import Needs, reads_reference
 from grpo_jax.sampling import rollouts
 from grpo_jax.sampling.generate import generate
 from grpo_jax.setup import build, registry
-from grpo_jax.setup.experiment import LIVE, Experiment, changed, make
+from grpo_jax.setup.experiment import Experiment, changed, make
 from grpo_jax.types import HostRollouts, HostScored
 
 BASE = "grpo"
@@ -163,7 +163,7 @@ def as_pairs(batch: HostRollouts) -> HostRollouts:
 
 def learned_from(experiment: Experiment, batch: HostScored) -> HostRollouts:
   """Returns the batch as the data that the experiment's objective learns from."""
-  if experiment.loop in LIVE:
+  if experiment.source == "live":
     return batch
   written = common.written(batch)
   return as_pairs(written) if experiment.source == "pairs" else written

@@ -302,7 +302,8 @@ class Settings:
   """A run."""
   seed: int = setting(0, Whole(0, 2**32 - 1), "Seed of fresh parameters, data order and sampling.")
   loop: str = setting("online", PATH,
-    "Module of grpo_jax.loops: online, offline, iterative, reward_model, process_reward_model.")
+    "What a run does: a module of grpo_jax.loops (online, offline, iterative, reward_model, "
+    "process_reward_model), an import path or a file FILE.py.")
   steps: int = setting(200, Whole(1), "Rollouts (online) or batches (offline) to train on.")
   init_from: str = setting("", PLACE,
     "Start of the policy: a Hugging Face folder or the workdir of a run; empty: fresh weights.")

@@ -250,7 +250,7 @@ def draw_scored(
   o, kind = experiment.offline, experiment.offline.data
   params = references.reference(o.teacher, model, "offline.teacher")
   collector = pairs.with_requirement(make_collector(experiment, model), experiment)
-  complete = experiment.loop == "reward_model" or bool(o.require)
+  complete = experiment.kind == "reward_model" or bool(o.require)
   kept: list[Scored] = []
   prompts: list[bytes] = []  # of all that are kept
   held: list[int] = []

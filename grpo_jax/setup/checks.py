@@ -131,7 +131,7 @@ def check_reference(experiment: Experiment) -> None:
 def check_learner(experiment: Experiment, layout: Layout) -> None:
   """Refuses minibatches and microbatches that do not fit, and passes over offline data."""
   cfg, shards, prompts = experiment.learner, layout.size("prompt"), experiment.data.prompts
-  if cfg.mu != 1 and experiment.loop not in LIVE:
+  if cfg.mu != 1 and experiment.kind not in LIVE:
     raise SettingError(
       f"learner.mu={cfg.mu}: data that does not change is gone through by steps; use 1"
     )
@@ -262,7 +262,7 @@ def worked_solution(example: Example, model: build.Model) -> Completion:
 def check_pairs(experiment: Experiment) -> None:
   """Refuses settings of pairs if there are none, or if they are those of a file."""
   o = experiment.offline
-  if experiment.loop in LIVE:
+  if experiment.kind in LIVE:
     return
   if o.pairs and o.data != "pairs":
     raise SettingError(
@@ -273,7 +273,7 @@ def check_pairs(experiment: Experiment) -> None:
       f"offline.require={o.require!r}: is asked of samples that pairs are made of; use '' where "
       "offline.data is not 'pairs' or they are those of offline.pairs"
     )
-  if o.held_out and experiment.loop not in REWARD_LOOPS:
+  if o.held_out and experiment.kind not in REWARD_LOOPS:
     raise SettingError(
       f"offline.held_out={o.held_out} with loop={experiment.loop!r}: is for reward models; use 0"
     )
@@ -283,7 +283,7 @@ def check_steps(experiment: Experiment) -> None:
   """Refuses settings of labelled steps if there are none, and continuations of a file's steps."""
   o = experiment.offline
   for setting, value in (("steps", o.steps), ("continuations", o.continuations)):
-    if value and experiment.loop != "online" and o.data != "steps":
+    if value and experiment.kind != "online" and o.data != "steps":
       raise SettingError(
         f"offline.{setting}={value!r} with offline.data={o.data!r}: use offline.data='steps'"
       )
@@ -292,7 +292,7 @@ def check_steps(experiment: Experiment) -> None:
       f"offline.continuations={o.continuations} with offline.steps={o.steps!r}: the steps of a "
       "file have labels; use 0"
     )
-  if o.labels != "hard" and not o.continuations and experiment.loop not in LIVE:
+  if o.labels != "hard" and not o.continuations and experiment.kind not in LIVE:
     raise SettingError(
       f"offline.labels={o.labels!r} with offline.continuations=0: says what is made of "
       "continuations, and there are none; use 'hard', or some continuations"
@@ -302,7 +302,7 @@ def check_steps(experiment: Experiment) -> None:
 def check_pool(experiment: Experiment) -> None:
   """Refuses `data.redraw` if nothing is sampled, or if no reward tells what is solved."""
   redraw, solved = experiment.data.redraw, experiment.eval.reward
-  if redraw < 1 and experiment.loop not in LIVE:
+  if redraw < 1 and experiment.kind not in LIVE:
     raise SettingError(
       f"data.redraw={redraw} with loop={experiment.loop!r}: is for {', '.join(LIVE)}; use 1"
     )
@@ -316,21 +316,21 @@ def check_pool(experiment: Experiment) -> None:
 def check_data(experiment: Experiment) -> None:
   """Refuses an objective that is not for the data of this loop, and one without its teacher."""
   objective, name = experiment.objective.objective, experiment.objective.name
-  loop, source = experiment.loop, experiment.source
-  loops = [other for other, kind in REWARD_LOOPS.items() if kind in objective.data]
-  if objective.trains_reward_model and loop not in loops:
+  loop, kind, source = experiment.loop, experiment.kind, experiment.source
+  loops = [other for other, data in REWARD_LOOPS.items() if data in objective.data]
+  if objective.trains_reward_model and kind not in loops:
     use = " or ".join(map(repr, loops))
     raise SettingError(
       f"objective.name={name!r} with loop={loop!r}: trains a reward model; use loop={use}"
     )
-  if not objective.trains_reward_model and loop in REWARD_LOOPS:
+  if not objective.trains_reward_model and kind in REWARD_LOOPS:
     raise SettingError(
-      f"objective.name={name!r} with loop={loop!r}: use objective={loop}, or loop='offline'"
+      f"objective.name={name!r} with loop={loop!r}: use objective={kind}, or loop='offline'"
     )
   if source not in objective.data:
     raise SettingError(
       f"objective.name={name!r} with {_shown(source)}: use "
-      f"{', or '.join(_shown(kind) for kind in objective.data)}"
+      f"{', or '.join(_shown(data) for data in objective.data)}"
     )
   teacher = objective.teacher
   by_itself = teacher == "ref_from" and experiment.reference.prompt

@@ -6,7 +6,7 @@ from typing import Protocol
 from grpo_jax.config import settings
 from grpo_jax.distributed import inputs
 from grpo_jax.run import checkpoint
-from grpo_jax.setup import modules, registry, scorers, weights
+from grpo_jax.setup import loop_names, modules, registry, scorers, weights
 from grpo_jax.setup.experiment import Experiment
 from grpo_jax.tokenizer.tokenizer import Tokenizer
 
@@ -69,7 +69,7 @@ def _weights(values: settings.Settings) -> Iterator[tuple[str, str]]:
   if values.tokenizer not in ("words", "bpe"):
     yield "tokenizer", values.tokenizer
   yield "offline.teacher", values.offline.teacher
-  if values.loop == "iterative":
+  if loop_names.kind(values.loop) == "iterative":
     yield "iterative.reward_model", values.iterative.reward_model
   for name, folder, _, _ in scorers.reward_models(values.rewards):
     yield f"rewards.{name}", folder

@@ -16,12 +16,12 @@ from grpo_jax.config import sections, settings
 from grpo_jax.environments.base import Functions
 from grpo_jax.objectives.base import ConfiguredObjective
 from grpo_jax.rewards import combine
-from grpo_jax.setup import registry, scorers, shots
+from grpo_jax.setup import loop_names, registry, scorers, shots
 from grpo_jax.setup.registry import DataSet
 from grpo_jax.setup.scorers import NamedModel, Reward, RewardFunction
 from grpo_jax.types import Example
 
-LIVE = ("online", "iterative")  # loops that learn from samples of the current policy
+LIVE = ("online", "iterative")  # kinds of loops that learn from samples of the current policy
 ENVIRONMENT = combine.ENVIRONMENT
 LEARNING = "reward_model"  # the name of the reward model that learns under loop="iterative"
 # Completions of a prompt by kind of offline data; samples have as many as the sampler makes.
@@ -32,6 +32,7 @@ COMPLETIONS = {"solutions": 1, "pairs": 2}
 class Experiment(settings.Settings):
   """Holds the settings of an experiment, and what its names stand for."""
 
+  kind: str  # of loop_names.KINDS: the loop whose settings `loop` reads, itself or what it says
   config: ConfigDict  # a copy of what the person wrote, with settings of their own; see `changed`
   objective: ConfiguredObjective
   reward_functions: tuple[RewardFunction, ...]  # rewards.functions; () if nothing is scored
@@ -45,7 +46,7 @@ class Experiment(settings.Settings):
   @property
   def source(self) -> str:
     """Where the completions come from: "live", or the kind of offline data."""
-    return "live" if self.loop in LIVE else self.offline.data
+    return "live" if self.kind in LIVE else self.offline.data
 
   @property
   def completions(self) -> int:
@@ -63,7 +64,7 @@ class Experiment(settings.Settings):
     if self.environment_functions:
       functions.append((ENVIRONMENT, self.environment.weight))
     models = [(model.name, model.weight) for model in self.reward_models]
-    learning = [(LEARNING, self.iterative.weight)] if self.loop == "iterative" else []
+    learning = [(LEARNING, self.iterative.weight)] if self.kind == "iterative" else []
     return functions + models + learning
 
   @property
@@ -80,7 +81,7 @@ class Experiment(settings.Settings):
     That is `iterative.labels` if a reward model learns from it, otherwise the one that is
     `eval.reward`.
     """
-    return self.iterative.labels if self.loop == "iterative" else self.checked
+    return self.iterative.labels if self.kind == "iterative" else self.checked
 
   @property
   def checked(self) -> str:
@@ -110,8 +111,9 @@ def make(config: ConfigDict) -> Experiment:
   """Returns the experiment of a config whose values are within their ranges (sections.check)."""
   config = config.copy_and_resolve_references()  # whatever the caller changes later
   fields = sections.typed(config)
+  kind = loop_names.kind(fields["loop"])
   objective = registry.configured(config.objective)
-  scored = fields["loop"] in LIVE or fields["offline"].data != "solutions"
+  scored = kind in LIVE or fields["offline"].data != "solutions"
   models = tuple(scorers.reward_models(fields["rewards"]))
   functions: tuple[RewardFunction, ...] = ()
   played = scorers.environment(fields["environment"])
@@ -122,6 +124,7 @@ def make(config: ConfigDict) -> Experiment:
   eval_reward = scorers.eval_reward(fields["eval"])
   return Experiment(
     **fields,
+    kind=kind,
     config=config.lock(),
     objective=objective,
     reward_functions=functions,

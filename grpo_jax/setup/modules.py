@@ -68,6 +68,7 @@ def offered(package: str) -> str:
   names = sorted(file.stem for file in folder.glob("*.py") if file.stem != "__init__")
   fits: dict[str, Callable[[ModuleType], bool]] = {
     "grpo_jax.objectives": lambda code: base.find_objective(code) is not None,
+    "grpo_jax.loops": lambda code: "train" in vars(code),
     "grpo_jax.data": lambda code: "source" in vars(code),
     "grpo_jax.environments": lambda code: "step" in vars(code),
     "grpo_jax.rewards": lambda code: any(map(_is_reward, vars(code).values())),

@@ -75,11 +75,11 @@ def arrays(experiment: Experiment) -> list[Array]:
     Array("tokens and log-probs of a batch", prompts | group | length, SAMPLED),
     Array("prompts of a batch", prompts | width, 4, everywhere=True),
   ]
-  if experiment.loop in ("online", "iterative", "offline"):
+  if experiment.kind in ("online", "iterative", "offline"):
     samples = {"eval.samples": experiment.eval.samples} if experiment.eval.samples else {}
     held.append(Array("prompts of an evaluation", batch | width, 4, everywhere=True))
     held.append(Array("tokens and log-probs of an evaluation", batch | samples | length, SAMPLED))
-  if experiment.loop == "iterative":
+  if experiment.kind == "iterative":
     held.append(
       Array(
         "pairs of a batch", {"iterative.pairs": experiment.iterative.pairs} | length, 2 * SAMPLED

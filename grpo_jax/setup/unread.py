@@ -47,8 +47,8 @@ def rows(experiment: Experiment) -> list[Row]:
   objective, loop = f"objective.name={experiment.objective.name!r}", f"loop={experiment.loop!r}"
   needs = experiment.objective.needs
   live = source == "live"
-  loop_plays = experiment.loop in ("online", "offline")
-  reads_folder = reads_reference(needs) and experiment.loop != "iterative"
+  loop_plays = experiment.kind in ("online", "offline")
+  reads_folder = reads_reference(needs) and experiment.kind != "iterative"
   # true for samples of a file as well, since an experiment has a teacher besides
   sampled = not live and source != "solutions"
   no_reference = f"{objective} with {loop} and these settings reads no reference from a folder"
@@ -65,12 +65,12 @@ def rows(experiment: Experiment) -> list[Row]:
     Row("ref_from", reads_folder, no_reference),
     Row(
       "reference.ema",
-      reads_reference(needs) and experiment.loop == "online",
+      reads_reference(needs) and experiment.kind == "online",
       f"{objective} with {loop} has no reference that could move",
     ),
     Row(
       "reference.prompt",
-      experiment.objective.objective.teacher == "ref_from" and experiment.loop == "online",
+      experiment.objective.objective.teacher == "ref_from" and experiment.kind == "online",
       f"{objective} with {loop} asks no teacher",
     ),
     Row(
@@ -103,7 +103,7 @@ def rows(experiment: Experiment) -> list[Row]:
     Row("offline.teacher", sampled, no_samples),
     *(Row(f"offline.{name}", not live, f"is not of {loop}") for name in OFFLINE),
     *(
-      Row(f"iterative.{name}", experiment.loop == "iterative", f"is not of {loop}")
+      Row(f"iterative.{name}", experiment.kind == "iterative", f"is not of {loop}")
       for name in ITERATIVE
     ),
     Row("data.system", experiment.data.chat, "with data.chat=False there is no system message"),

@@ -25,7 +25,7 @@ from grpo_jax.distributed import sharding
 from grpo_jax.errors import SettingError
 from grpo_jax.models import decoder, variants
 from grpo_jax.reports import jsonl
-from grpo_jax.setup import checks, defaults, registry
+from grpo_jax.setup import checks, defaults, loop_names, registry
 from grpo_jax.setup.experiment import make
 from grpo_jax.setup.resolve import resolve
 
@@ -55,7 +55,7 @@ def changed(
 def before_weights(c: ConfigDict) -> None:
   """What a run looks at before weights are read: all that needs no folder of a model."""
   sections.check(c)
-  run.find_loop(c.loop)
+  loop_names.find(c.loop)
   resolve(c)
   sharding.make_layout(c.mesh, jax.devices()[:1])
   checks.check(make(c), tiny.decoder())
@@ -111,7 +111,7 @@ def test_the_checks_of_a_loop_hold_the_ranges(tmp_path):
   for loop in ("online", "offline", "reward_model"):
     c = changed("mesh.tensor", 0, also={"loop": loop})
     with pytest.raises(SettingError, match="mesh.tensor=0: use"):
-      run.find_loop(loop).train(resolve(c), str(tmp_path / "run"))
+      loop_names.find(loop).train(resolve(c), str(tmp_path / "run"))
 
 
 # -- the table

@@ -13,7 +13,7 @@ import pytest
 from ml_collections import ConfigDict
 
 from experiments import arguments, run
-from grpo_jax import loops, reports
+from grpo_jax import reports
 from grpo_jax.errors import SettingError
 from grpo_jax.setup import defaults
 
@@ -206,42 +206,34 @@ def test_a_broken_config_file_is_one_line(text, message, tmp_path, program):
 def test_a_loop_that_is_not_there(config, tmp_path, program):
   done = program("experiments.run", f"--config={config}", f"--workdir={tmp_path}/run")
   assert done.returncode == 2 and not (tmp_path / "run").exists()
-  assert done.stderr.startswith(
-    "error: loop=nonsense: no such loop in grpo_jax/loops; choose from "
-  )
+  assert done.stderr.startswith("error: loop='nonsense': no module grpo_jax.loops.nonsense; ")
 
 
-def test_a_module_of_loops_without_train_is_no_loop():
-  with pytest.raises(SettingError, match="loop=imports: no such loop"):
-    run.find_loop("imports")
-  with pytest.raises(SettingError, match="loop=a.b: no such loop"):
-    run.find_loop("a.b")
-
-
-def add_loop(monkeypatch, tmp_path, text):
-  (tmp_path / "made_up.py").write_text(textwrap.dedent(text))
-  monkeypatch.setattr(loops, "__path__", [str(tmp_path), *loops.__path__])
-  monkeypatch.delitem(sys.modules, "grpo_jax.loops.made_up", raising=False)
+def with_loop(folder, text):
+  """A config whose loop is a file of a user's."""
+  (folder / "made_up.py").write_text(textwrap.dedent(text))
   config = defaults.get_config()
-  config.loop, config.steps = "made_up", 3
+  config.loop, config.steps = str(folder / "made_up.py"), 3
   return config
 
 
-def test_the_loop_gets_the_config_and_what_it_wrote_is_drawn(monkeypatch, tmp_path):
+def test_the_loop_gets_the_config_and_what_it_wrote_is_drawn(tmp_path):
   text = """
+    LIKE = "online"
+
     def train(config, workdir):
       with open(workdir + "/metrics.jsonl", "w") as f:
         f.write('{"step": 0, "reward/mean": %d}\\n' % config.steps)
       with open(workdir + "/samples.jsonl", "w") as f:
         f.write('{"step": 0, "question": "q", "completion": "c", "reward": 1, "advantage": 1}\\n')
   """
-  run.start(add_loop(monkeypatch, tmp_path, text), str(tmp_path))
+  run.start(with_loop(tmp_path, text), str(tmp_path))
   assert (tmp_path / "curve.png").exists() and (tmp_path / "samples.html").exists()
   assert '"reward/mean": 3' in (tmp_path / "metrics.jsonl").read_text()
 
 
 def test_without_matplotlib_the_run_says_so_and_ends_well(monkeypatch, tmp_path, capsys):
-  config = add_loop(monkeypatch, tmp_path, "def train(config, workdir): pass")
+  config = with_loop(tmp_path, "LIKE = 'online'\ndef train(config, workdir): pass")
   monkeypatch.setitem(sys.modules, "matplotlib", None)
   monkeypatch.delitem(sys.modules, "grpo_jax.reports.plots", raising=False)
   monkeypatch.delattr(reports, "plots", raising=False)

@@ -90,11 +90,15 @@ FUNCTIONS, MIXTURE, RULES = "rewards.functions", "data.mixture", "mesh.rules"
 BY_HAND = (
   # names of what is not there
   Bad(
-    "loop", "nonsense", "choose from iterative, offline, online, process_reward_model, reward_model"
+    "loop",
+    "nonsense",
+    "grpo_jax.loops has iterative, offline, online, process_reward_model, reward_model",
   ),
-  Bad("loop", "", "choose from"),
-  Bad("loop", "imports", "choose from"),
-  Bad("loop", "../online", "choose from"),
+  Bad("loop", "", "grpo_jax.loops has"),
+  Bad("loop", "imports", "grpo_jax.loops has"),
+  Bad("loop", "../online", "grpo_jax.loops has"),
+  Bad("loop", "learner", "its function train is not there"),
+  Bad("loop", "gone.py", "no such file"),
   *(
     Bad("objective.name", name, "grpo_jax.objectives has cispo, distill")
     for name in ("common", "advantages", "os.path", "../x", "", "a..b", ".", "grpo ", "grop", "x:y")

@@ -24,7 +24,7 @@ from grpo_jax.io import storage
 from grpo_jax.run import leaving, workdir
 from grpo_jax.run.writer import Writer
 from grpo_jax.sandbox.deadline import _warned
-from grpo_jax.setup import defaults, modules
+from grpo_jax.setup import defaults, loop_names, modules
 
 
 def python(code: str, **more) -> subprocess.CompletedProcess:
@@ -198,7 +198,7 @@ def test_a_loop_is_given_its_folder_from_the_root(monkeypatch, tmp_path):
   monkeypatch.chdir(tmp_path)
   monkeypatch.setenv("HOME", str(tmp_path / "home"))
   loop = type("Loop", (), {"train": staticmethod(lambda config, folder: found.append(folder))})
-  monkeypatch.setattr(run, "find_loop", lambda name: loop)
+  monkeypatch.setattr(loop_names, "find", lambda name: loop)
   monkeypatch.setattr(run, "draw", found.append)
   for given in ("runs/1", "~/1", "gs://bucket/1"):
     with contextlib.suppress(SettingError):  # gcsfs may be missing
