@@ -92,8 +92,8 @@ def make_runs(runs: Sequence[Stage]) -> None:
 
   trains = [loop_names.find(run.config.loop) for run in runs]
   experiments = [resolve.resolve(run.config) for run in runs]
-  for experiment in experiments[1:]:
-    check_later(experiment, experiments[0])
+  for before, experiment in zip(runs, experiments[1:]):
+    check_later(experiment, experiments[0], before.workdir)
   for loop, experiment, run in zip(trains, experiments, runs, strict=True):
     before_last = run is not runs[-1]
     if before_last and any(hosts.gather(stages.is_done(run))):
@@ -108,20 +108,23 @@ def make_runs(runs: Sequence[Stage]) -> None:
     heap.release()
 
 
-def check_later(experiment: "Experiment", first: "Experiment") -> None:
+def check_later(experiment: "Experiment", first: "Experiment", before: str) -> None:
   """Refuses settings of a later run before the first one starts, as its own start would.
 
-  The policy that the later run starts from is not there yet; it has the shape of the first one's.
+  The policy that the later run starts from, if it comes from `before`, the folder of the run before
+  it, is not there yet; it has the shape of the first one's.
   """
   from grpo_jax.setup import build, checks  # imports jax
   from grpo_jax.setup.experiment import changed
 
-  start = {
-    "init_from": first.init_from,
-    "tokenizer": experiment.tokenizer or first.tokenizer,
-    "model.variant": experiment.model.variant or first.model.variant,
-  }
-  start = changed(experiment, start)
+  start = experiment
+  if experiment.init_from == before:
+    shape = {
+      "init_from": first.init_from,
+      "tokenizer": experiment.tokenizer or first.tokenizer,
+      "model.variant": experiment.model.variant or first.model.variant,
+    }
+    start = changed(experiment, shape)
   checks.check(start, build.model(start).decoder)
 
 

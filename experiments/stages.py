@@ -2,14 +2,15 @@
 
     stages.put_first(c, sft_config)
 
-The first run is made in DIR/first, and the run of the config in DIR, from the policy that the first
-one ends with. A setting of the first run is --config.first.NAME=VALUE. The same command again goes
-on wherever it was stopped.
+The first run is made in DIR/first, and the run of the config in DIR. It starts from the policy that
+the first one ends with, unless other settings name that model by RUN, such as a reward model. A
+setting of the first run is --config.first.NAME=VALUE. The same command again goes on wherever it
+was stopped.
 """
 
 import json
 import operator
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from ml_collections import ConfigDict
 
@@ -18,6 +19,7 @@ from grpo_jax.errors import SettingError
 from grpo_jax.io import storage
 
 FIRST = "first"  # the name of the section, and of the folder
+RUN = "{first}"  # stands for the folder of the first run, in any setting
 
 
 def put_first(config: ConfigDict, first: ConfigDict, *shared: str) -> None:
@@ -67,15 +69,27 @@ def divide(config: ConfigDict, workdir: str, section: str = "") -> list[Stage]:
     del own[FIRST]
   if not isinstance(first, ConfigDict):
     raise SettingError(f"{section}{FIRST}={first!r:.80}: use the config of a run, a ConfigDict")
+  folder = f"{workdir.rstrip('/')}/{FIRST}"
+  stages = divide(first, folder, f"{section}{FIRST}.")
+  if (filled := fill(own.to_dict(), folder)) != own.to_dict():
+    own.update(filled)
+    return [*stages, Stage(own, workdir)]
   if own.init_from not in ("", storage.expanded("init_from", first.get("init_from", ""))):
     raise SettingError(
       f"{section}init_from={own.init_from!r}: the run starts from what {section}{FIRST} ends with; "
       f'use --config.{section}{FIRST}.init_from, or leave "" here'
     )
-  folder = f"{workdir.rstrip('/')}/{FIRST}"
-  stages = divide(first, folder, f"{section}{FIRST}.")
   own.init_from = folder
   return [*stages, Stage(own, workdir)]
+
+
+def fill(value: Any, folder: str) -> Any:
+  """Returns a value of a config, or a section, with the folder for RUN."""
+  if isinstance(value, dict):
+    return {name: fill(each, folder) for name, each in value.items()}
+  if isinstance(value, list | tuple):
+    return tuple(fill(each, folder) for each in value)
+  return folder if value == RUN else value
 
 
 def is_done(stage: Stage) -> bool:

@@ -9,7 +9,7 @@ import pytest
 import small_models  # noqa: F401  adds the variants named test_*
 from ml_collections import ConfigDict
 
-from experiments import run, stages
+from experiments import arithmetic_iterative, gsm8k_process, run, stages
 from grpo_jax.errors import SettingError
 from grpo_jax.loops import offline, online
 from grpo_jax.setup import defaults
@@ -61,6 +61,26 @@ def test_one_flag_sets_what_both_start_from(monkeypatch):
   first, last = stages.divide(c, "runs/1")
   assert first.config.init_from == "/home/me/weights"
   assert last.config.init_from == "runs/1/first"
+
+
+def test_other_settings_can_name_the_first_run():
+  """As a reward model; the policy then starts from what it says itself."""
+  c = two_runs()
+  c.init_from = "weights"
+  c.rewards.process_models = (("judge", stages.RUN, 1.0),)
+  first, last = stages.divide(c, "runs/1")
+  assert last.config.rewards.process_models == (("judge", "runs/1/first", 1.0),)
+  assert first.config.init_from == last.config.init_from == "weights"
+  assert c.rewards.process_models == (("judge", stages.RUN, 1.0),)  # as it was
+
+
+@pytest.mark.parametrize("module", [arithmetic_iterative, gsm8k_process])
+def test_a_missing_reward_model_is_trained_first(module):
+  first, last = stages.divide(module.get_config(), "runs/1")
+  given = stages.divide(module.get_config("reward_model=runs/1/first"), "runs/1")
+  assert [last.config.to_dict()] == [stage.config.to_dict() for stage in given]
+  assert first.config.loop in ("reward_model", "process_reward_model")
+  assert first.config.init_from == last.config.init_from
 
 
 def test_three_runs():
