@@ -97,7 +97,7 @@ def make_runs(runs: Sequence[Stage]) -> None:
   for loop, experiment, run in zip(trains, experiments, runs, strict=True):
     before_last = run is not runs[-1]
     if before_last and any(hosts.gather(stages.is_done(run))):
-      workdir.check_owner(run.workdir, recorded(experiment))
+      workdir.check_owner(run.workdir, recorded(experiment), experiment.own_defaults())
       continue
     if before_last:
       print(f"first the run in {run.workdir}: {run.config.steps} steps", flush=True)

@@ -86,11 +86,11 @@ class Run:
     self.watch = Watch(experiment.sampler.max_length, rule)
     depends_on = depends.gather(experiment, model.tokenizer, data, evaluator)
     inputs.check_hosts(depends_on)
-    # before anything is made in a folder that may be somebody's
-    workdir.check_owner(folder, experiment.config_json())
+    ours = experiment.config_json(), experiment.own_defaults()
+    workdir.check_owner(folder, *ours)  # before anything is made in what may be somebody's folder
     with contextlib.ExitStack() as resources:
       self._check_lock = resources.enter_context(workdir.locked(folder))
-      workdir.check_owner(folder, experiment.config_json())  # of a run that ended meanwhile
+      workdir.check_owner(folder, *ours)  # of a run that ended meanwhile
       self.programs = resources.enter_context(
         compile_cache.kept(experiment.compilation_cache, folder)
       )

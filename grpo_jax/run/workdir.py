@@ -114,11 +114,16 @@ def _check_lease(workdir: str, lease: lock.Lease) -> None:
     )
 
 
-def check_owner(workdir: str, config: Json) -> None:
+def check_owner(workdir: str, config: Json, defaults: Json | None = None) -> None:
   """Refuses a folder of another config, or with a file that has the name of a log.
 
   Settings of `MAY_CHANGE` may differ, and `steps` under a constant rate. A setting that came with a
   later version of the library may have its default.
+
+  Args:
+    workdir: folder of the run.
+    config: of the run that is to go on there.
+    defaults: of the settings that objectives and data sets have of their own, by section.
   """
   storage.check("workdir", workdir)
   storage.check_reached("workdir", workdir)
@@ -132,7 +137,7 @@ def check_owner(workdir: str, config: Json) -> None:
       f"workdir={workdir}: {path} is not JSON ({error}); put a copy of it back, or use another "
       f"--workdir, where init_from={workdir} starts from the last checkpoint's weights"
     ) from error
-  if old is not None and (changes := _changes(old, config)):
+  if old is not None and (changes := _changes(old, config, defaults or {})):
     raise SettingError(
       f"workdir={workdir}: belongs to another config ({changes}); use those values or another "
       "--workdir"
@@ -230,9 +235,10 @@ def _flat(tree: Any, name: str = "") -> Json:
   return leaves
 
 
-def _changes(old: Json, new: Json, most: int = 6) -> str:
+def _changes(old: Json, new: Json, defaults: Json, most: int = 6) -> str:
   """Returns the settings that differ and may not, as "name was X, is Y"; or ""."""
   old, new = _flat(old), _flat(new)
+  known = {name: row.default for name, row in sections.SETTINGS.items()} | _flat(defaults)
   constant_rate = old.get("learner.schedule") == new.get("learner.schedule") == "constant"
   may_change = (*MAY_CHANGE, "steps") if constant_rate else MAY_CHANGE
   redraws = new.get("data.redraw", 1) < 1
@@ -246,9 +252,9 @@ def _changes(old: Json, new: Json, most: int = 6) -> str:
 
   def is_new(name: str) -> bool:
     """Returns whether an older version had no such setting, and it is as if there were none."""
-    if name in old or name not in sections.SETTINGS:
+    if name in old or name not in known:
       return False
-    default = json.loads(json.dumps(sections.SETTINGS[name].default))
+    default = json.loads(json.dumps(known[name]))
     return new[name] == default and type(new[name]) is type(default)
 
   names = sorted(
@@ -259,7 +265,8 @@ def _changes(old: Json, new: Json, most: int = 6) -> str:
   changes = [f"{n} was {show(old, n)}, is {show(new, n)}" for n in names[:most]]
   if "steps" in names[:most]:
     changes.append(
-      "the learning rate of every step depends on steps unless learner.schedule is constant"
+      "the learning rate of every step depends on steps; with learner.schedule=constant a run can "
+      "be made longer"
     )
   if len(names) > most:
     changes.append(f"and {len(names) - most} more")

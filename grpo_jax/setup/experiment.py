@@ -94,6 +94,11 @@ class Experiment(settings.Settings):
     """Returns the config as JSON."""
     return json.loads(self.config.to_json_best_effort())
 
+  def own_defaults(self) -> Json:
+    """Returns the defaults of settings that the objective and the data sets have of their own."""
+    data = {name: registry.data(name).settings().to_dict() for name in sections.DATA_SETS}
+    return {"data": data, "objective": registry.objective_defaults(self.objective.name).to_dict()}
+
   def open_train(self) -> list[Sequence[Example]]:
     """Returns the data sets to train on, without the worked examples of `data.shots`."""
     first, *others = [data_set.open() for data_set in self.train_data]

@@ -17,6 +17,7 @@ from grpo_jax.errors import CheckpointError, SettingError
 from grpo_jax.run import checkpoint
 from grpo_jax.run.workdir import check_owner, check_space, claim, locked
 from grpo_jax.setup import defaults
+from grpo_jax.setup.experiment import make
 
 
 def test_a_folder_with_a_file_named_as_a_log_that_no_run_wrote_is_refused(tmp_path):
@@ -65,6 +66,18 @@ def test_a_run_of_a_version_without_a_setting_goes_on_with_its_default(tmp_path)
   config.learner.entropy_target = 0.2
   with pytest.raises(SettingError, match="learner.entropy_target was absent, is 0.2"):
     check_owner(str(tmp_path), tiny_runs.as_json(config))
+
+
+def test_neither_is_a_later_setting_of_an_objective_or_a_data_set_at_its_default(tmp_path):
+  config = defaults.get_config()
+  ours, own = tiny_runs.as_json(config), make(config).own_defaults()
+  older = tiny_runs.as_json(config)
+  del older["objective"]["eps"], older["data"]["arithmetic"]["words"], older["data"]["jsonl"]
+  claim(str(tmp_path), older)
+  check_owner(str(tmp_path), ours, own)
+  ours["objective"]["eps"] = 0.5
+  with pytest.raises(SettingError, match=r"\(objective.eps was absent, is 0.5\)"):
+    check_owner(str(tmp_path), ours, own)
 
 
 IN_USE = """
@@ -117,7 +130,8 @@ def test_steps_may_not_change_where_the_learning_rate_depends_on_them(tmp_path):
   claim(str(tmp_path), tiny_runs.as_json(config))
   config.steps += 1
   with pytest.raises(
-    SettingError, match="steps was 200, is 201; the learning rate of every step depends on steps"
+    SettingError,
+    match="steps was 200, is 201; the learning rate of every step depends on steps; with ",
   ):
     check_owner(str(tmp_path), tiny_runs.as_json(config))
 
