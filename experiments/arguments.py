@@ -111,7 +111,9 @@ def parse_flags(argv: list[str], operands: int = 0) -> list[str]:
     if "config" in flags.FLAGS:
       path = _value_of("config", argv)
       if not path:
-        fail("--config is missing, as in --config=experiments/arithmetic.py")
+        runs = " ".join(arg for arg in argv[1:] if os.path.isdir(arg))
+        more = f"; python -m experiments.report {runs} shows what is there" if runs else ""
+        fail(f"--config is missing, as in --config=experiments/arithmetic.py{more}")
       config = config_files.load(path)
     rest = _parse(argv, config)
     for name in set(FOLDERS) & set(flags.FLAGS):

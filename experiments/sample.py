@@ -12,7 +12,7 @@ sampled (on several devices: when it is complete).
 
 A run, or its export, is asked as it was trained: with the template, chat, stop tokens and sampler
 of its config.json, except where flags differ. Another folder is asked with its chat template if it
-has one, otherwise with the text as it is. --like=RUN asks it as that run was trained, to compare
+has one, otherwise with the text alone. --like=RUN asks it as that run was trained, to compare
 weights before and after. --temperature=0 takes the most likely token each time. The same seed gives
 the same answers.
 

@@ -3,6 +3,8 @@
     python -m experiments.measure.compare --workdir=DIR [--draw_only] \\
       --config=experiments/measure/comparisons.py[:quick]
 
+Runs that are there already are laid over one another by `python -m experiments.report DIR DIR`.
+
 Runs follow one another: each is `python -m experiments.run` in DIR/ARM/LR/SEED, with its output in
 log.txt there. Stop it at any time; the same command resumes and leaves finished runs alone. A run
 that diverged, which experiments.run ends, counts as accuracy 0. Any other failure ends the
@@ -94,7 +96,8 @@ def check(config: ConfigDict) -> None:
   """Ends the program if the settings make no comparison."""
   if "arms" not in config or "lrs" not in config:
     arguments.fail(
-      "--config: needs arms and a grid, as in --config=experiments/measure/comparisons.py"
+      "--config: needs arms and a grid, as in --config=experiments/measure/comparisons.py; runs "
+      "that are there already are compared by python -m experiments.report DIR DIR"
     )
   with arguments.one_line_errors():
     kinds.check(config, SETTINGS)

@@ -43,8 +43,8 @@ def steps_correct(example: Example, completion: Completion) -> list[tuple[int, f
   values = values or [0.0]  # a completion without a line (the stop token alone) is one wrong step
   if len(values) != len(completion.step_ends):
     raise ValueError(
-      f"{len(values)} lines and {len(completion.step_ends)} steps: it reads lines, each ending in "
-      "a token of its own; use data.steps='line'"
+      f"{len(values)} lines and {len(completion.step_ends)} steps: it scores lines, so each step "
+      "must be one; use data.steps='line'"
     )
   return list(zip(completion.step_ends, values, strict=True))
 

@@ -100,8 +100,8 @@ class Watch:
         "zero_variance",
         f"in {STEPS} steps no group had an advantage, so nothing is learned (reward/mean is "
         f"{mean:.3g}): look at what was sampled in samples.jsonl; where all fail, use easier "
-        "problems, a better start (init_from) or a reward of more values; where all succeed, "
-        "harder problems; a larger sampler.group helps in both",
+        "problems, a better start (init_from) or a reward with values in between; where all "
+        "succeed, harder problems; a larger sampler.group helps in both",
       )
 
   def _truncated(self, truncated: float, mean: float, writer: Writer) -> None:
