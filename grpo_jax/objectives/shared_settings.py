@@ -34,6 +34,7 @@ def advantage() -> ConfigDict:
   """Returns the settings of advantages.py; one that the named function lacks cannot be changed."""
   c = ConfigDict()
   c.advantage = "group_relative"  # a function of objectives/advantages.py, or one of yours
+  c.advantage_arguments = ()  # keyword arguments of one of yours: (("name", value), ...)
   # what a reward is compared with: the group's mean, or leave_one_out (the others' mean)
   c.baseline = "mean"
   c.scale = "group"  # then divided by the std of: group, batch, none

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 from ml_collections import ConfigDict, FrozenConfigDict
 
-from grpo_jax.config import kinds, settings
+from grpo_jax.config import forms, kinds, settings
 from grpo_jax.errors import SettingError
 from grpo_jax.io import storage
 from grpo_jax.objectives import advantages, base, shared_settings
@@ -149,7 +149,7 @@ def _advantage(section: ConfigDict, defaults: ConfigDict) -> Callable:
     )
   for name in shared_settings.advantage():
     if (
-      name != "advantage"
+      name not in ("advantage", "advantage_arguments")
       and name in section
       and name not in named
       and section[name] != defaults[name]
@@ -157,12 +157,32 @@ def _advantage(section: ConfigDict, defaults: ConfigDict) -> Callable:
       raise SettingError(
         f"{name}={section[name]!r} with {shown}, which does not read it: use {defaults[name]!r}"
       )
+  settings = {name: section[name] for name in named if name in section}
+  settings |= _own_arguments(section, shown, [name for name in named if name not in section])
   for name, parameter in named.items():
-    if name not in section and parameter.default is parameter.empty:
+    if name not in settings and parameter.default is parameter.empty:
       raise SettingError(
-        f"{shown}: {name} is no setting of objective={section.name!r}; give it a default"
+        f"{shown}: {name} is no setting of objective={section.name!r}; give it a default, or a "
+        f"value in objective.advantage_arguments, as in (({name!r}, 1.0),)"
       )
-  return _bind(advantage, tuple((name, section[name]) for name in named if name in section))
+  return _bind(advantage, tuple(settings.items()))
+
+
+def _own_arguments(section: ConfigDict, shown: str, own: Sequence[str]) -> dict[str, Any]:
+  """Returns `advantage_arguments` by name; `own` are the keywords that they may be."""
+  pairs = section.get("advantage_arguments", ())
+  setting = f"objective.advantage_arguments={pairs!r:.80}"
+  if not forms.is_pairs(pairs) or not all(isinstance(name, str) for name, _ in pairs):
+    raise SettingError(f"{setting}: use (('name', value), ...)")
+  for name, value in pairs:
+    if name not in own:
+      raise SettingError(
+        f"{setting}: {shown} takes no {name!r} that is not a setting; it takes "
+        f"{', '.join(own) or 'none'}"
+      )
+    if not isinstance(value, bool | int | float | str | tuple):
+      raise SettingError(f"{setting}: {name} is {value!r:.40}; use a number, a text or a tuple")
+  return {name: value for name, value in pairs}
 
 
 def _tuples(value: Any) -> Any:

@@ -421,6 +421,15 @@ BY_HAND = (
     "to 1e+06, at least one",
     also={"objective.advantage": "gdpo"},
   ),
+  Bad("objective.advantage_arguments", (("strength", 2.0),), "takes no 'strength'"),
+  Bad("objective.advantage_arguments", (("eps", 2.0),), "takes no 'eps' that is not a setting"),
+  Bad("objective.advantage_arguments", ("factor", 2.0), "use (('name', value), ...)"),
+  Bad(
+    "objective.advantage_arguments",
+    (("factor", None),),
+    "factor is None; use a number",
+    also={"objective.advantage": "objective_cases:times"},
+  ),
   Bad("objective.advantage", "builtins:print", "is not written in Python"),
   Bad("objective.advantage", "numpy:sum", "it should take rollouts"),
   # evaluation

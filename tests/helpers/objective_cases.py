@@ -124,6 +124,12 @@ def prepare(r: Rollouts, cfg: FrozenConfigDict) -> TrainBatch:
   return registry.configured(cfg).prepare(r)
 
 
+def times(rollouts: Rollouts, *, factor: float = 1.0) -> jax.Array:
+  """An advantage of a user's own, with an argument of its own: the reward, times a factor."""
+  score = (rollouts.rewards * rollouts.given).sum(2, keepdims=True)
+  return jnp.broadcast_to(factor * score, rollouts.tokens.shape)
+
+
 def rollouts(seed=0, P=4, G=4, L=6, process=False) -> Rollouts:
   """Random rollouts with everything in them; tokens of a small vocabulary, so that prefixes are
   shared.

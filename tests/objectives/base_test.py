@@ -91,7 +91,7 @@ def test_the_section_of_another_objective_is_refused_with_the_way_out():
   assert message.startswith("objective.name='ppo': use --config=FILE:objective=ppo, or ")
   assert "the section lacks critic_lam, gamma, group_baseline, " in message
   assert (
-    "and has advantage, attempts, baseline, ddof, " in message
+    "and has advantage, advantage_arguments, attempts, baseline, " in message
     and "which ppo does not read" in message
   )
   assert "use --config=FILE:objective=ppo" in message and "\n" not in message

@@ -239,6 +239,7 @@ def test_an_unknown_name_is_refused_by_every_objective_that_reads_it(name):
 # count.
 OTHER = {
   "advantage": ("prefix_credit", {}),
+  "advantage_arguments": ((("factor", 2.0),), {"advantage": "objective_cases:times"}),
   "baseline": ("leave_one_out", {"scale": "none"}),
   "scale": ("batch", {}),
   "ddof": (0, {"scale": "group"}),

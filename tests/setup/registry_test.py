@@ -146,6 +146,11 @@ def test_an_advantage_is_a_function_that_the_config_names(own):
   np.testing.assert_array_equal(cases.configured(rpg, advantage=f"{own}:plain").advantage(r), 1.0)
   named = cases.configured(advantage="grpo_jax.objectives.advantages:prefix_credit").advantage
   np.testing.assert_array_equal(named(r), cases.configured(advantage="prefix_credit").advantage(r))
+  strong = cases.configured(
+    advantage="objective_cases:times", advantage_arguments=(("factor", 3.0),)
+  )
+  score = np.sum(r.rewards * r.given, 2, keepdims=True)
+  np.testing.assert_allclose(strong.advantage(r), np.broadcast_to(3 * score, r.tokens.shape))
   batch = cases.prepare(r, cases.settings(advantage=f"{own}:plain"))
   np.testing.assert_array_equal(batch.advantages, batch.mask)
 
