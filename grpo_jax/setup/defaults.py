@@ -8,11 +8,12 @@ in their own files. The config is locked once a command has built it, so that a 
 from ml_collections import ConfigDict
 
 from grpo_jax.config import sections
-from grpo_jax.setup import registry
+from grpo_jax.setup import modules, registry
 
 
 def get_config() -> ConfigDict:
   """Returns a config with all defaults, those of every data set and of the objective included."""
+  modules.forget_changed()
   config = sections.defaults()
   for name in sections.DATA_SETS:
     config.data[name] = registry.data(name).settings()

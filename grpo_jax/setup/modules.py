@@ -1,7 +1,7 @@
 """Loads the modules and functions that settings name, from this package or from a user's files."""
 
-import functools
 import importlib
+import importlib.machinery
 import importlib.util
 import inspect
 import os
@@ -18,6 +18,8 @@ from grpo_jax.setup import calls
 
 # The digests of a user's code (`inputs.describe_file`), by the name that settings have for it.
 loaded: dict[str, str] = {}
+# The digest and the module of each user's file that was run.
+_files: dict[pathlib.Path, tuple[str, ModuleType]] = {}
 
 
 def module(package: str, name: str, setting: str) -> ModuleType:
@@ -109,23 +111,40 @@ def _load_file(where: str, shown: str) -> ModuleType:
   """Returns a user's file as a module; `shown` is the setting with its value."""
   if not os.path.isfile(where):
     raise SettingError(f"{shown}: no such file {where}")
-  loaded.setdefault(where, inputs.describe_file(where))
+  file = pathlib.Path(where).resolve()
   try:
     with deadline.in_folder(shown):
-      return _run(pathlib.Path(where).resolve())
+      if file not in _files:  # run once, however many settings name it
+        _files[file] = (inputs.describe_file(file), _run(file))
   except (Exception, SystemExit) as error:  # a user's file: anything
     raise SettingError(
       f"{shown}: {where} fails to import: {type(error).__name__}: {error}"
     ) from error
+  loaded[where], code = _files[file]
+  return code
 
 
-@functools.cache
+def forget_changed() -> None:
+  """Forgets the user's files that have changed since they were run, so that they are run again.
+
+  It is called where an experiment begins. A notebook edits a file and starts another run in the
+  same process, while an edit must not reach a run that is going on.
+  """
+  for file, (digest, _) in list(_files.items()):
+    if inputs.describe_file(file) != digest:
+      del _files[file]
+
+
 def _run(file: pathlib.Path) -> ModuleType:
-  """Runs a file as a module, once in a process, however many settings name it."""
-  spec = importlib.util.spec_from_file_location(f"user_{file.stem}", file)
-  assert spec is not None and spec.loader is not None
+  """Runs a file as a module, from its text.
+
+  A compiled copy beside it may be that of an edit within the same second.
+  """
+  loader = importlib.machinery.SourceFileLoader(f"user_{file.stem}", str(file))
+  spec = importlib.util.spec_from_loader(loader.name, loader)
+  assert spec is not None
   code = importlib.util.module_from_spec(spec)
-  spec.loader.exec_module(code)
+  exec(loader.source_to_code(file.read_bytes(), str(file)), vars(code))
   return code
 
 

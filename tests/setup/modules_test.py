@@ -113,3 +113,20 @@ def test_a_module_that_needs_another(tmp_path, monkeypatch):
   monkeypatch.syspath_prepend(tmp_path)
   with pytest.raises(SettingError, match="needs not_installed, which is not installed"):
     modules.function("needs_it:f", "grpo_jax.rewards", "rewards.functions")
+
+
+def test_a_file_is_run_once_and_again_when_it_has_changed_before_another_run(tmp_path):
+  """A notebook edits a file between two runs, even within a second and to the same size."""
+  file, other = tmp_path / "mine.py", tmp_path / "other.py"
+  file.write_text("def f(example, completion):\n  return 1.0\n")
+  other.write_text("def f(example, completion):\n  return 5.0\n")
+
+  def find(path):
+    return modules.function(f"{path}:f", "grpo_jax.rewards", "rewards.functions")
+
+  first, kept, digest = find(file), find(other), modules.loaded[str(file)]
+  file.write_text("def f(example, completion):\n  return 2.0\n")
+  assert find(file) is first and modules.loaded[str(file)] == digest
+  modules.forget_changed()
+  assert find(file)(None, None) == 2.0 and modules.loaded[str(file)] != digest
+  assert find(other) is kept

@@ -29,3 +29,23 @@ def test_each_kind_of_check_refuses_in_one_line(name, value):
   config.update_from_flattened_dict({name: value})
   with pytest.raises(SettingError, match=f"^{name}=[^\\n]*$"):
     resolve(config)
+
+
+def test_an_edited_file_is_read_by_the_next_experiment(tmp_path):
+  file, functions = tmp_path / "mine.py", []
+  for value in (1.0, 2.0):
+    config = defaults.get_config()
+    file.write_text(f"def f(example, completion):\n  return {value}\n")  # after the config is made
+    config.rewards.functions = (("mine", f"{file}:f", 1.0),)
+    functions.append(resolve(config).reward_functions[0].reward.score)
+  assert [f(None, None) for f in functions] == [1.0, 2.0]
+
+
+def test_an_edited_objective_has_its_new_settings(tmp_path):
+  file = tmp_path / "mine.py"
+  for setting in ("gain", "loss"):
+    file.write_text(
+      "from ml_collections import ConfigDict\nfrom grpo_jax.objectives.base import Objective\n"
+      f"OBJECTIVE = Objective(lambda outputs, batch, cfg: (0, {{}}), settings=lambda: ConfigDict({{'{setting}': 1.0}}))\n"
+    )
+    assert setting in defaults.objective(str(file), defaults.get_config())
