@@ -12,7 +12,7 @@ import time
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple, TextIO
 
-import rich.console
+import rich.text
 
 from experiments import asking, sources
 from experiments.questions import Question
@@ -226,10 +226,10 @@ def print_episodes(player: Player, example: "Example", out: TextIO) -> None:
   start = time.monotonic()
   (group,) = play(player, [example], 0)
   seconds = time.monotonic() - start
-  terminal = rich.console.Console(file=out, highlight=False, markup=False)
+  terminal = console.make(out)
   question = console.printable(example.question).strip("\n").replace("\n", "\n  ")
   for n, episode in enumerate(group, 1):
-    terminal.print(f"question: {question}", soft_wrap=True)
+    terminal.print(rich.text.Text(f"question: {question}"), soft_wrap=True)
     text = console.conversation(episode.row, most_characters=sys.maxsize, most_turns=sys.maxsize)
     terminal.print(text, soft_wrap=True)
     out.flush()

@@ -5,7 +5,7 @@ import time
 import rich.console
 import rich.progress
 
-from grpo_jax.run.console import remaining
+from grpo_jax.run.console import make, remaining
 
 PLAIN_SECONDS = 60.0  # between lines where the console is no terminal
 
@@ -20,7 +20,7 @@ class Progress:
       None  # when `show` was first called, and the steps done then
     )
     self._said_at, self._said_text = -PLAIN_SECONDS, ""
-    console = rich.console.Console()
+    console = make()
     self._bar = _bar(console) if console.is_terminal else None
     if self._bar:
       self._task = self._bar.add_task("", total=total, completed=done, left="-:--:--", text="")

@@ -3,7 +3,7 @@
 import itertools
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import IO, Any, NamedTuple
 
 import rich.console
 import rich.progress
@@ -25,6 +25,18 @@ class ShownTurn(NamedTuple):
   def speaker(self) -> str:
     """Says who wrote it."""
     return "policy" if self.sampled else "environment"
+
+
+def make(file: IO[str] | None = None) -> rich.console.Console:
+  """Returns a console on a file (None: standard output); a notebook gets the lines of a log.
+
+  For a notebook rich would make HTML of each line, and the kernel's FORCE_COLOR asks for the
+  control characters of a terminal.
+  """
+  console = rich.console.Console(file=file)
+  if not console.is_jupyter:
+    return console
+  return rich.console.Console(file=file, force_jupyter=False, force_terminal=False)
 
 
 def time_left(ends: Sequence[float], steps: int) -> str:

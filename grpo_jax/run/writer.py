@@ -131,7 +131,7 @@ class Writer:
     outputs: Mapping[str, Callable[[str, int], Output]],
   ) -> None:
     """Opens the logs, the outputs and the bar, on process 0."""
-    self.console = console or rich.console.Console()
+    self.console = console or terminal.make()
     if not self.console.is_terminal and console is None:
       self.console.width = 120
     with storage.run_errors(self.workdir):

@@ -22,7 +22,7 @@ from grpo_jax.models.hf import tensors
 from grpo_jax.models.hf.config import read_config
 from grpo_jax.models.lora import join, split
 from grpo_jax.run import checkpoint, provenance, writer
-from grpo_jax.run.console import printable
+from grpo_jax.run import console as terminal
 from grpo_jax.sandbox import model_folder
 from grpo_jax.setup import adapters, parameters
 
@@ -97,7 +97,7 @@ def reading(
   if jax.process_index() != 0:
     yield lambda done, total: None
     return
-  console = console or rich.console.Console()
+  console = console or terminal.make()
   last = time.perf_counter()
   with rich.progress.Progress(
     rich.progress.TextColumn("reading weights"),
@@ -115,7 +115,7 @@ def reading(
       bar.update(task, completed=done, total=total)
       if not console.is_terminal and time.perf_counter() - last >= writer.PLAIN_SECONDS:
         line = f"reading weights of {folder}: {done / 1e9:.1f} of {total / 1e9:.1f} GB"
-        console.print(rich.text.Text(printable(line)), soft_wrap=True)
+        console.print(rich.text.Text(terminal.printable(line)), soft_wrap=True)
         last = time.perf_counter()
 
     yield show

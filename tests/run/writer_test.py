@@ -364,3 +364,14 @@ def test_reading_says_how_far_it_is_where_it_takes_long(monkeypatch):
   with weights.reading("model", other) as show:
     show(1, 2)
   assert not other.file.getvalue()
+
+
+def test_a_notebook_gets_plain_lines(tmp_path, monkeypatch, capsys):
+  """Without HTML, as rich has it there, and without the bar that a kernel's FORCE_COLOR asks for."""
+  monkeypatch.setattr(rich.console, "_is_jupyter", lambda: True)
+  monkeypatch.setenv("FORCE_COLOR", "1")
+  with Writer(tmp_path, log(), 2) as writer:
+    writer.say("warning: one")
+    writer.samples(2, [row()])
+  printed = capsys.readouterr().out
+  assert printed.startswith("warning: one\n") and "1 + 1?" in printed and "\x1b" not in printed
