@@ -20,6 +20,9 @@ if TYPE_CHECKING:
   from grpo_jax.errors import TrainingError as TrainingError
   from grpo_jax.learning.forward import logprobs as logprobs
   from grpo_jax.learning.learn import make_learn as make_learn
+  from grpo_jax.learning.optimizer import make_optimizer as make_optimizer
+  from grpo_jax.learning.passes import Setup as Setup
+  from grpo_jax.learning.state import create as create_state  # noqa: F401
   from grpo_jax.models.decoder import Decoder as Decoder
   from grpo_jax.models.hf.config import read_config as read_config
   from grpo_jax.models.hf.tensors import load as load_weights  # noqa: F401
@@ -35,6 +38,7 @@ if TYPE_CHECKING:
   from grpo_jax.sampling.rollouts import completions as completions
   from grpo_jax.sampling.sampler import Sampler as Sampler
   from grpo_jax.sampling.sampler import make_sampler as make_sampler
+  from grpo_jax.setup.resolve import resolve as resolve
   from grpo_jax.tokenizer.reading import load as load_tokenizer  # noqa: F401
   from grpo_jax.tokenizer.tokenizer import Tokenizer as Tokenizer
   from grpo_jax.types import Completion as Completion
@@ -56,11 +60,13 @@ _MODULES = {
   "Rollouts": "types",
   "Sampler": "sampling.sampler",
   "SettingError": "errors",
+  "Setup": "learning.passes",
   "StorageError": "errors",
   "Tokenizer": "tokenizer.tokenizer",
   "TrainingError": "errors",
   "clipped": "ops.surrogate",
   "completions": "sampling.rollouts",
+  "create_state": "learning.state",
   "group_relative": "ops.advantages",
   "k3": "ops.divergences",
   "load_tokenizer": "tokenizer.reading",
@@ -68,14 +74,21 @@ _MODULES = {
   "logprobs": "learning.forward",
   "make_layout": "distributed.sharding",
   "make_learn": "learning.learn",
+  "make_optimizer": "learning.optimizer",
   "make_sampler": "sampling.sampler",
   "pack": "packing.plan",
   "read_config": "models.hf.config",
+  "resolve": "setup.resolve",
   "returns_to_go": "ops.advantages",
   "save_weights": "models.hf.tensors",
   "token_ratio": "ops.surrogate",
 }
-_RENAMED = {"load_tokenizer": "load", "load_weights": "load", "save_weights": "save"}
+_RENAMED = {
+  "create_state": "create",
+  "load_tokenizer": "load",
+  "load_weights": "load",
+  "save_weights": "save",
+}
 
 __all__ = list(_MODULES)
 
