@@ -38,7 +38,10 @@ SETTINGS = ("jax_compilation_cache_dir", "jax_persistent_cache_min_compile_time_
 
 
 class Programs:
-  """Counts the programs that were read from a folder ("": none) and added to it."""
+  """Counts the programs that were read from a folder and added to it.
+
+  `folder` is as it was given; "": none.
+  """
 
   def __init__(self, folder: str):
     self.folder, self.read, self.added = folder, 0, 0
@@ -69,7 +72,7 @@ def kept(setting: str, workdir: str) -> Iterator[Programs]:
     return
   storage.check("compilation_cache", folder)
   storage.check_reached("compilation_cache", folder)
-  folder = os.path.expanduser(folder)
+  shown, folder = folder, os.path.expanduser(folder)
   try:
     storage.absolute(folder).mkdir(parents=True, exist_ok=True)
   except OSError as error:
@@ -81,7 +84,7 @@ def kept(setting: str, workdir: str) -> Iterator[Programs]:
   _mend(folder, setting != IN_WORKDIR)
   before = {name: getattr(jax.config, name) for name in SETTINGS}
   least = min(LEAST_SECONDS, before[SETTINGS[1]])
-  programs = Programs(folder)
+  programs = Programs(shown)
   jax.monitoring.register_event_listener(programs)
   try:
     _set(dict(zip(SETTINGS, (folder, least))))

@@ -120,3 +120,14 @@ def test_a_folder_that_cannot_be_is_refused(tmp_path):
   with pytest.raises(SettingError, match="^compilation_cache='workdir': "):
     with compile_cache.kept("workdir", os.fspath(tmp_path / "file")):
       pass
+
+
+@pytest.mark.parametrize(
+  ("setting", "shown"), [("programs", "programs"), (compile_cache.IN_WORKDIR, "runs/1/compiled")]
+)
+def test_a_folder_is_shown_as_it_was_given(setting, shown, tmp_path, monkeypatch):
+  """The outputs of a notebook name no folder of the machine that ran it."""
+  monkeypatch.chdir(tmp_path)
+  with compile_cache.kept(setting, "runs/1") as programs:
+    assert jax.config.jax_compilation_cache_dir == str(tmp_path / shown)
+  assert str(programs) == f"; programs: 0 compiled for {shown}, 0 read from it"
