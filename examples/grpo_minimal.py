@@ -35,6 +35,7 @@ from grpo_jax import (
   Tokenizer,
   clipped,
   completions,
+  create_state,
   group_relative,
   k3,
   load_tokenizer,
@@ -48,7 +49,6 @@ from grpo_jax import (
 )
 from grpo_jax.data import arithmetic
 from grpo_jax.learning.optimizer import apply_if_finite
-from grpo_jax.learning.state import create as create_state
 from grpo_jax.ops import masked
 from grpo_jax.rewards.math import answer_correct
 from grpo_jax.setup import defaults
