@@ -161,16 +161,20 @@ def test_the_loop_is_the_one_that_runs():
 def test_every_file_is_in_the_tree_of_design_md():
   """And every file that the tree names is there."""
   tree = DESIGN.split("## Files")[1]
-  names = {pathlib.Path(name).name for name in re.findall(r"[\w/]+\.(?:py|sh|html|yaml)", tree)}
+  names = {
+    pathlib.Path(name).name for name in re.findall(r"[\w/]+\.(?:py|sh|html|yaml|ipynb)\b", tree)
+  }
   files = [
     p
-    for d in ("grpo_jax", "experiments", "launch")
+    for d in ("grpo_jax", "experiments", "examples", "launch")
     for p in (ROOT / d).rglob("*.*")
-    if "peers" not in p.parts
+    if not {"peers", ".ipynb_checkpoints"} & set(p.parts)
   ]
   files += (ROOT / "tests" / "helpers").glob("*.py")
   files = [
-    p for p in files if p.suffix in (".py", ".sh", ".html", ".yaml") and p.name != "__init__.py"
+    p
+    for p in files
+    if p.suffix in (".py", ".sh", ".html", ".yaml", ".ipynb") and p.name != "__init__.py"
   ]
   assert not sorted(str(p.relative_to(ROOT)) for p in files if p.name not in names)
   assert (
