@@ -129,7 +129,8 @@ def expected(hosts):
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-  "processes, mesh", [(2, ""), (2, "group"), pytest.param(4, "", marks=pytest.mark.long)]
+  "processes, mesh",
+  [(2, "group"), *(pytest.param(n, "", marks=pytest.mark.long) for n in (2, 4))],
 )
 def test_as_many_processes_as_you_like_have_the_losses_of_one(hosts, expected, processes, mesh):
   """With dynamic sampling; the samples of a group lie on one process, or on both, where workers of

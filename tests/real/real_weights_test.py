@@ -39,7 +39,8 @@ pytestmark = [
   ),
 ]
 
-SOLUTIONS = 64
+FEW, SOLUTIONS = 16, 64
+COUNTS = pytest.mark.parametrize("count", [FEW, pytest.param(SOLUTIONS, marks=pytest.mark.long)])
 PROMPT, COMPLETION = 96, 112  # most tokens of a problem and of its solution
 ROWS = 8  # solutions that go through the learner's forward pass at a time
 CHUNK = 256  # tokens whose logits exist at a time: 268 MB in float32
@@ -148,8 +149,8 @@ def log_probs(d, params, texts, count=None):
 
 @pytest.fixture(scope="module")
 def ours(params, texts):
-  """The learner's log-probs in float32."""
-  return log_probs(decoder(), params, texts)
+  """The learner's log-probs in float32, of as many texts as one asks for."""
+  return functools.cache(lambda count: log_probs(decoder(), params, texts, count))
 
 
 def opened(dtype):
@@ -179,8 +180,8 @@ def their_log_probs(texts, dtype, rows=None):
 
 @pytest.fixture(scope="module")
 def theirs(texts):
-  """transformers' log-probs in float32."""
-  return their_log_probs(texts, "float32")
+  """transformers' log-probs in float32, of as many texts as one asks for."""
+  return functools.cache(lambda count: their_log_probs(texts, "float32", range(count)))
 
 
 def test_prompts_have_the_ids_of_transformers(texts):
@@ -190,15 +191,16 @@ def test_prompts_have_the_ids_of_transformers(texts):
     assert tokenizer(TEMPLATE["template"].format(question=question))["input_ids"] == list(ids[:n])
 
 
-def test_log_probs_are_those_of_transformers(ours, theirs, texts):
+@COUNTS
+def test_log_probs_are_those_of_transformers(ours, theirs, texts, count):
   """To 1e-4, or as near to its float64 as its own float32 is: both round by the machine's load."""
-  error = np.where(texts.real, np.abs(ours - theirs), 0.0)
-  size, mean = texts.real.sum(), error[texts.real].mean()
-  print(f"float32: {size} tokens, largest {error.max():.1e}, mean {mean:.1e}")
-  assert -2.0 < theirs[texts.real].mean() < -0.5  # a pretrained model expects such texts
+  got, want, real = ours(count), theirs(count), texts.real[:count]
+  error = np.where(real, np.abs(got - want), 0.0)
+  print(f"float32: {real.sum()} tokens, largest {error.max():.1e}, mean {error[real].mean():.1e}")
+  assert -2.0 < want[real].mean() < -0.5  # a pretrained model expects such texts
   for row in np.flatnonzero(error.max(axis=(1, 2)) >= 1e-4):
     exact = their_log_probs(texts, "float64", [row])[0]
-    own, noise = (np.abs(x[row] - exact)[texts.real[row]].max() for x in (ours, theirs))
+    own, noise = (np.abs(x[row] - exact)[texts.real[row]].max() for x in (got, want))
     print(f"problem {row}, from float64: ours {own:.1e}, theirs {noise:.1e}")
     assert own < max(1e-4, 1.5 * noise)
 
@@ -208,7 +210,7 @@ def test_log_probs_behind_more_tokens_than_a_window_are_those_of_transformers(pa
   np.testing.assert_allclose(got, want, rtol=0, atol=1e-4)
 
 
-@pytest.mark.parametrize("count", [16, pytest.param(SOLUTIONS, marks=pytest.mark.long)])
+@COUNTS
 def test_log_probs_in_bfloat16_differ_no_more_than_those_of_transformers(
   params, texts, theirs, count
 ):
@@ -216,7 +218,7 @@ def test_log_probs_in_bfloat16_differ_no_more_than_those_of_transformers(
     log_probs(decoder(dtype="bfloat16"), params, texts, count),
     their_log_probs(texts, "bfloat16", range(count)),
   )
-  error, noise = (np.abs(x - theirs[:count])[texts.real[:count]] for x in (got, want))
+  error, noise = (np.abs(x - theirs(count))[texts.real[:count]] for x in (got, want))
   shares = (50, 90, 99, 100)
   of_ours, of_theirs = (np.percentile(x, shares) for x in (error, noise))
   print(f"bfloat16: ours {error.mean():.1e} {of_ours}, theirs {noise.mean():.1e} {of_theirs}")
@@ -270,7 +272,7 @@ def test_adapters_are_the_weights_that_they_are_merged_into(params, texts, ours)
   whole = join(params, trained)
   merged = jax.jit(d.merged)(whole)
   got, want = log_probs(d, whole, texts, ROWS), log_probs(decoder(), merged, texts, ROWS)
-  assert np.abs(want - ours[:ROWS]).max() > 0.1
+  assert np.abs(want - ours(FEW)[:ROWS]).max() > 0.1
   np.testing.assert_allclose(got, want, rtol=0, atol=1e-4)
 
 
@@ -315,7 +317,7 @@ def test_a_mesh_of_two_by_two_gives_the_same(params, texts, ours):
   d = decoder(MESH)
   sharded = tensors.load(FOLDER, d)
   np.testing.assert_allclose(
-    log_probs(d, sharded, texts, 2 * ROWS), ours[: 2 * ROWS], rtol=0, atol=1e-4
+    log_probs(d, sharded, texts, 2 * ROWS), ours(FEW)[: 2 * ROWS], rtol=0, atol=1e-4
   )
   want = greedy(decoder(), params, texts, 4, 16)
   assert greedy(d, sharded, texts, 4, 16, slots=2) == want

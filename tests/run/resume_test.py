@@ -218,7 +218,7 @@ def test_a_signal_saves_and_says_how_to_go_on(runs, expected, number):
 @pytest.mark.parametrize(
   ("phase", "count", "saved"),
   [
-    ("sample", 6, 5),
+    pytest.param("sample", 6, 5, marks=pytest.mark.long),
     pytest.param("eval", 2, 4, marks=pytest.mark.long),
     pytest.param("eval", 1, 0, marks=pytest.mark.long),
   ],
