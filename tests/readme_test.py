@@ -1,16 +1,20 @@
 """The blocks of README.md and docs/ that a reader copies are run as they stand, with fewer steps."""
 
+import contextlib
 import json
 import os
 import pathlib
 import re
 import shlex
 import subprocess
+from collections.abc import Iterator
 
 import house
 import pytest
 from conftest import ROOT
 
+from experiments import config_files
+from experiments.arguments import names_of
 from grpo_jax.loops import online
 
 README = (ROOT / "README.md").read_text(encoding="utf-8")
@@ -198,6 +202,40 @@ def test_what_a_page_links_to_is_there(page):
       assert heading in {
         re.sub(r"[^\w -]", "", line.lower()).replace(" ", "-") for line in lines
       }, target
+
+
+def commands(page: str) -> Iterator[tuple[str, list[str]]]:
+  """Yields the module and the arguments of each command in the blocks and code spans of a page."""
+  text = page.replace("\\\n", " ")
+  blocks = re.findall(r"```sh\n(.*?)```|((?:^ {4,}.*\n)+)", text, re.DOTALL | re.MULTILINE)
+  spans = re.findall(r"`((?:launch/local.sh|python -m experiments)[^`]*)`", text)
+  line = ""
+  for part in [*spans, *(part for block in blocks for part in "".join(block).splitlines())]:
+    line = f"{line} {part}" if line else part
+    with contextlib.suppress(ValueError):  # a quoted text goes on in the next line
+      words, line = shlex.split(line, comments=True), ""
+      words = [word for word in words if not re.fullmatch(r"[A-Z_0-9]+=.*", word)]  # EXTRAS=plot
+      if words[:1] == ["launch/local.sh"]:
+        yield "experiments.run", words[1:]
+      elif words[:2] == ["python", "-m"] and words[2].startswith("experiments."):
+        yield words[2], words[3:]
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_a_command_of_a_page_names_what_there_is(page, monkeypatch):
+  """A module, its flags, a config file with its arguments, and settings."""
+  monkeypatch.chdir(ROOT)
+  for module, arguments in commands(page.read_text(encoding="utf-8")):
+    source = (ROOT / f"{module.replace('.', '/')}.py").read_text(encoding="utf-8")
+    given = [re.match(r"--([\w.]+)(?:=(.*))?", a, re.DOTALL) for a in arguments]
+    flags = {match[1]: match[2] for match in given if match}
+    for flag in {name.partition(".")[0] for name in flags} - {"config", "help"}:
+      assert re.search(rf"\b{flag}\b", source), (module, flag)
+    file, _, rest = flags.get("config", "").partition(":")
+    if pathlib.Path(file).is_file() and not re.search(r"[A-Z]{3}|my_\w+\.py", rest):
+      names = names_of(config_files.load(flags["config"]))
+      changed = {name.removeprefix("config.") for name in flags if name.startswith("config.")}
+      assert changed <= set(names), (flags["config"], changed - set(names))
 
 
 def test_the_readme_is_short():
