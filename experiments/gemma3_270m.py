@@ -14,6 +14,7 @@ Hardware: two CPU cores and 13 GB, an hour and a half. Score to expect: a greedy
 
     :lora         trains adapters of rank 16 in both
     :data=gsm8k   learns GSM8K, which is far harder; --config.data.path=FOLDER as in gsm8k.py
+    :objective=   a row of presets.py or a file of yours, as in arithmetic.py
     :shuffled     the rewards of a group in another order: a control, which should learn nothing
 """
 
@@ -30,9 +31,10 @@ from grpo_jax.types import Completion, Example
 
 def get_config(arg: str = "") -> ConfigDict:
   """Returns the config; `arg` is what follows the colon in --config=FILE:arg."""
-  args = arguments.parse_arg(arg, lora=False, data=("arithmetic", "gsm8k"), shuffled=False)
+  args = arguments.parse_arg(
+    arg, lora=False, data=("arithmetic", "gsm8k"), shuffled=False, objective="grpo"
+  )
   c, first = both(args), both(args)
-  presets.choose(c, "grpo")
   c.steps = 100
   c.data.prompts = 8
   c.sampler.group = 8
@@ -40,6 +42,7 @@ def get_config(arg: str = "") -> ConfigDict:
   c.learner.lr = 5e-5 if args.lora else 2e-6
   c.learner.warmup = 5
   c.eval.every = 20
+  presets.choose(c, args.objective)
   if args.shuffled:
     c.rewards.functions = (("shuffled", "experiments.gemma3_270m:shuffled", 1.0),)
 
