@@ -40,6 +40,7 @@ CRITIC = {"learner.critic_lr": 3e-4}
 # Changes of this task to rows of presets.py.
 CHANGES: dict[str, dict[str, Any]] = {
   "cispo": GENTLE,
+  "clip_cov": GENTLE,
   "dppo": GENTLE,
   "gmpo": GENTLE,
   "kimi": GENTLE,

@@ -73,6 +73,7 @@ PRESETS: Table = {
   "dppo": ("dppo", {"learner.mu": 4}),  # 2602.04879
   "vespo": ("vespo", {"learner.mu": 4}),  # 2602.10693
   "kimi": ("kimi", {"learner.mu": 4}),  # Kimi k1.5, 2501.12599
+  "clip_cov": ("clip_cov", {"learner.mu": 4}),  # 2505.22617
   "kl_cov": ("kl_cov", {"learner.mu": 4}),  # 2505.22617, its share for a model of 7B parameters
   "top_entropy": ("grpo", {"objective.top_entropy": 0.2}),  # 2506.01939
   "tpo": ("tpo", {"learner.mu": 4}),  # 2604.06159

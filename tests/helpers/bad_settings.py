@@ -100,7 +100,7 @@ BY_HAND = (
   Bad("loop", "learner", "its function train is not there"),
   Bad("loop", "gone.py", "no such file"),
   *(
-    Bad("objective.name", name, "grpo_jax.objectives has cispo, distill")
+    Bad("objective.name", name, "grpo_jax.objectives has cispo, clip_cov")
     for name in ("common", "advantages", "os.path", "../x", "", "a..b", ".", "grpo ", "grop", "x:y")
   ),
   Bad("objective.name", "none.py", "no such file"),

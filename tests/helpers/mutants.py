@@ -472,6 +472,13 @@ MUTANTS = (
     "tests/objectives/kl_cov_test.py::test_on_policy_it_is_reinforce",
   ),
   Mutant(
+    "Clip-Cov draws among all tokens",
+    OBJECTIVES + "clip_cov.py",
+    "(cov > cfg.cov_low) & (cov < cfg.cov_high)",
+    "(cov == cov)",
+    "tests/objectives/clip_cov_test.py::test_as_many_tokens_are_drawn_among_those_within_the_bounds",
+  ),
+  Mutant(
     "padding counts in the quantile of the entropies",
     OPS + "masked.py",
     "jnp.sort(jnp.where(mask > 0, x, -jnp.inf).ravel(), descending=True)",

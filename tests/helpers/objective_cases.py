@@ -13,6 +13,7 @@ from ml_collections import ConfigDict, FrozenConfigDict
 
 from grpo_jax.objectives import (
   cispo,
+  clip_cov,
   distill,
   distill_offline,
   dpo,
@@ -68,6 +69,7 @@ CASES = {
   "gmpo": (gmpo, dict(beta=0.1, clip_low=0.1, clip_high=0.1)),
   "vespo": (vespo, {}),
   "kimi": (kimi, {}),
+  "clip_cov": (clip_cov, dict(share=0.3, cov_low=0.0, beta=0.1)),
   "kl_cov": (kl_cov, dict(share=0.3, beta=0.1)),
   "tpo": (tpo, {}),
   "dppo": (dppo, dict(bound=0.05)),

@@ -28,6 +28,7 @@ EACH = (
     "dppo",
     "vespo",
     "kimi",
+    "clip_cov",
     "kl_cov",
     "tpo",
     "rpg reverse",

@@ -228,7 +228,7 @@ def test_objectives(tmp_path):
     ("common", f"objective.name='common': {no_objective}"),
     (
       "os.path",
-      f"os.path': {no_objective}.* has cispo, distill, .*, sft, target_prob, tpo, vespo$",
+      f"os.path': {no_objective}.* has cispo, clip_cov, .*, sft, target_prob, tpo, vespo$",
     ),
     (f"{tmp_path}/half.py", no_objective),
     (f"{tmp_path}/dict.py", no_objective),

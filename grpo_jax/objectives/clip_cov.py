@@ -1,0 +1,76 @@
+"""Clip-Cov (arXiv 2505.22617): a few tokens that would narrow the policy much learn nothing.
+
+    cov = (A - mean A) (log pi_old - mean log pi_old), means over all tokens of the batch
+
+A `share` of the batch's tokens is drawn at random among those with cov_low < cov < cov_high; their
+advantage is 0. All else is GRPO, its clip included. The draw is a function of the batch's tokens,
+so a resumed run draws alike; it is made once for all updates on a rollout.
+
+The paper's share is 2e-4, its bounds are 1 and 5. Its authors' code draws in each microbatch, by
+the policy as it is there, among tokens that the clip leaves; here it is the whole batch, by pi_old,
+so that the draw does not depend on how the batch is cut.
+"""
+
+import dataclasses
+
+import jax
+import jax.numpy as jnp
+from ml_collections import ConfigDict
+
+from grpo_jax.errors import SettingError
+from grpo_jax.objectives import common, grpo, kl_cov, shared_settings
+from grpo_jax.objectives.base import Needs
+from grpo_jax.types import Array, Rollouts, TrainBatch
+
+
+def settings() -> ConfigDict:
+  """Returns the settings of GRPO, and Clip-Cov's own."""
+  c = grpo.settings()
+  c.aggregation = "token_mean"
+  c.share = 2e-4  # of the batch's tokens, at least one, that learns nothing
+  c.cov_low = 1.0  # they are drawn among those whose covariance is above this
+  c.cov_high = 5.0  # and below this
+  return c
+
+
+def check(cfg: ConfigDict) -> None:
+  """Refuses what GRPO refuses, and a share or bounds out of range."""
+  grpo.check(cfg)
+  shared_settings.check_between(cfg, 1e-6, 1, "share")
+  if cfg.cov_low >= cfg.cov_high:
+    raise SettingError(f"cov_low={cfg.cov_low}: use a number below cov_high={cfg.cov_high}")
+
+
+def needs(cfg: ConfigDict) -> Needs:
+  """Returns what GRPO needs, and the old policy."""
+  return grpo.needs(cfg) | Needs.OLD_POLICY
+
+
+def prepare(rollouts: Rollouts, cfg: ConfigDict, advantages: Array | None) -> TrainBatch:
+  """Returns GRPO's batch with the advantage 0 on the drawn tokens."""
+  batch = grpo.prepare(rollouts, cfg, advantages)
+  old = common.require(rollouts.old_logprobs, "old_logprobs", cfg.name)
+  cov = kl_cov.covariance(batch.advantages, old, batch.mask)
+  real = batch.mask > 0
+  among = real & (cov > cfg.cov_low) & (cov < cfg.cov_high)
+  key = jax.random.key(jnp.sum(rollouts.tokens * real))
+  count = jnp.maximum(cfg.share * jnp.sum(real), 1).astype(jnp.int32)
+  drawn = draw(key, real, among, count)
+  return dataclasses.replace(batch, advantages=jnp.where(drawn, 0.0, batch.advantages))
+
+
+def draw(key: Array, real: Array, among: Array, count: Array | int) -> Array:
+  """Returns which `count` of the true elements of `among` [...] are drawn, all if they are fewer.
+
+  Each is drawn with the same probability. Elements are numbered without those that are not `real`,
+  so that padding changes nothing.
+  """
+  number = jnp.cumsum(real.ravel()).reshape(real.shape) - 1
+  noise = jnp.where(among, jax.random.uniform(key, (real.size,))[number], -1.0)
+  ordered = jnp.sort(noise.ravel(), descending=True)
+  return among & (noise >= ordered[jnp.clip(count - 1, 0, among.size - 1)])
+
+
+OBJECTIVE = dataclasses.replace(
+  grpo.OBJECTIVE, prepare=prepare, settings=settings, check=check, needs=needs
+)
