@@ -5,7 +5,7 @@ import time
 import rich.console
 import rich.progress
 
-from grpo_jax.run.console import make, remaining
+from grpo_jax.run import console as terminal
 
 PLAIN_SECONDS = 60.0  # between lines where the console is no terminal
 
@@ -20,7 +20,7 @@ class Progress:
       None  # when `show` was first called, and the steps done then
     )
     self._said_at, self._said_text = -PLAIN_SECONDS, ""
-    console = make()
+    console = terminal.make()
     self._bar = _bar(console) if console.is_terminal else None
     if self._bar:
       self._task = self._bar.add_task("", total=total, completed=done, left="-:--:--", text="")
@@ -41,7 +41,7 @@ class Progress:
     """
     now = time.monotonic()
     self._start = self._start or (now, done)
-    left = remaining(now - self._start[0], done - self._start[1], self._total - done)
+    left = terminal.remaining(now - self._start[0], done - self._start[1], self._total - done)
     if self._bar:
       self._bar.update(self._task, completed=done, text=text, left=left)
     elif text != self._said_text or now - self._said_at >= PLAIN_SECONDS:

@@ -332,7 +332,7 @@ def test_a_bar_on_a_terminal(monkeypatch):
   console = rich.console.Console(
     file=io.StringIO(), force_terminal=True, width=100, color_system=None
   )
-  monkeypatch.setattr(progress.rich.console, "Console", lambda: console)
+  monkeypatch.setattr(progress.terminal, "make", lambda: console)
   clock = iter([10.0, 16.0])
   monkeypatch.setattr(progress.time, "monotonic", lambda: next(clock))
   with progress.Progress(8, 2) as shown:
