@@ -119,7 +119,11 @@ def parse_flags(argv: list[str], operands: int = 0) -> list[str]:
     for name in set(FOLDERS) & set(flags.FLAGS):
       flags.FLAGS[name].value = _expanded(name, flags.FLAGS[name].value)
   if len(rest) > 1 + operands:
-    fail(f"{rest[1 + operands]}: not understood; a setting is written --config.NAME=VALUE")
+    stray = rest[1 + operands]
+    folder = next((name for name in ("path", "workdir") if name in flags.FLAGS), "")
+    is_folder = folder and os.path.isdir(stray)
+    what = f"write --{folder}={stray}" if is_folder else "a setting is written --config.NAME=VALUE"
+    fail(f"{stray}: not understood; {what}")
   return rest
 
 

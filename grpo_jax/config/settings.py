@@ -56,7 +56,7 @@ class Data:
   test_name: str = setting("", PATH, "Data set to evaluate on, if it is another one.")
   test_path: str = setting("", PLACE, "Its path.")
   mixture: tuple = setting((), ROWS, "((name, path, weight), ...) instead of name and path.")
-  template: str = setting("{question}\n", TEMPLATE, "The prompt, if chat is off.")
+  template: str = setting("{question}\n", TEMPLATE, "The prompt; with chat, the user's message.")
   shots: int = setting(0, Whole(0, 1000), "Worked examples before each question (few-shot).")
   chat: bool = setting(False, SWITCH, "Render the prompt with the tokenizer's chat template.")
   system: str = setting("", TEXT, "System message of the chat.")

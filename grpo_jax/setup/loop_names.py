@@ -26,10 +26,12 @@ def find(name: str) -> ModuleType:
 
 def kind(name: str) -> str:
   """Returns the one of KINDS whose settings a loop reads: itself, or what its LIKE says."""
-  like = vars(find(name)).get("LIKE", name)
+  code = vars(find(name))
+  like = code.get("LIKE", name)
   if like not in KINDS:
+    found = f"LIKE is {like!r} in it" if "LIKE" in code else "has no LIKE"
     raise SettingError(
-      f"loop={name!r}: LIKE is {like!r} in it, and says whose settings it reads; use one of "
-      f"{', '.join(KINDS)}, as in LIKE = 'online'"
+      f"loop={name!r}: {found}; it says whose settings the loop reads: write LIKE = 'online', or "
+      f"one of {', '.join(KINDS[1:])}"
     )
   return like

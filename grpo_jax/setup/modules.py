@@ -110,7 +110,7 @@ def _import(path: str, package: str, shown: str) -> ModuleType:
 def _load_file(where: str, shown: str) -> ModuleType:
   """Returns a user's file as a module; `shown` is the setting with its value."""
   if not os.path.isfile(where):
-    raise SettingError(f"{shown}: no such file {where}")
+    raise SettingError(f"{shown}: no such file {where}, seen from {os.getcwd()}")
   file = pathlib.Path(where).resolve()
   try:
     with deadline.in_folder(shown):

@@ -125,7 +125,9 @@ def _advantage(section: ConfigDict, defaults: ConfigDict) -> Callable:
   path = section.advantage
   shown = f"objective.advantage = {path!r}"
   shipped = {
-    name: f for name, f in vars(advantages).items() if inspect.isfunction(f) and _takes_rollouts(f)
+    name: f
+    for name, f in vars(advantages).items()
+    if name[0] != "_" and inspect.isfunction(f) and _takes_rollouts(f)
   }
   if ":" not in path and path not in shipped:
     raise SettingError(
@@ -145,7 +147,7 @@ def _advantage(section: ConfigDict, defaults: ConfigDict) -> Callable:
   ):
     raise SettingError(
       f"{shown}: takes {inspect.signature(advantage)}; it should take rollouts, and settings by "
-      "keyword"
+      "keyword, as (rollouts, *, eps)"
     )
   for name in shared_settings.advantage():
     if (
@@ -175,10 +177,11 @@ def _own_arguments(section: ConfigDict, shown: str, own: Sequence[str]) -> dict[
   if not forms.is_pairs(pairs) or not all(isinstance(name, str) for name, _ in pairs):
     raise SettingError(f"{setting}: use (('name', value), ...)")
   for name, value in pairs:
+    if name in section:
+      raise SettingError(f"{setting}: {name} is a setting; use --config.objective.{name}={value!r}")
     if name not in own:
       raise SettingError(
-        f"{setting}: {shown} takes no {name!r} that is not a setting; it takes "
-        f"{', '.join(own) or 'none'}"
+        f"{setting}: {shown} takes no {name!r}; it takes {', '.join(own) or 'none of its own'}"
       )
     if not isinstance(value, bool | int | float | str | tuple):
       raise SettingError(f"{setting}: {name} is {value!r:.40}; use a number, a text or a tuple")

@@ -215,7 +215,10 @@ def _reward(path: str, keywords: Json, setting: str, shown: str) -> Reward:
       if function is not None:
         inspect.signature(function).bind(*[()] * ARGUMENTS[name], **keywords)
   except (TypeError, ValueError) as error:
-    raise SettingError(f"{shown}: {path} cannot be called so: {error}") from error
+    raise SettingError(
+      f"{shown}: {path} cannot be called so, with an example, its completion or completions, and "
+      f"its keyword arguments: {error}"
+    ) from error
   check = helpers.pop("check_arguments")
   if check:
     check(**keywords)

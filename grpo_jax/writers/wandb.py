@@ -4,9 +4,9 @@ A run that is resumed in the same folder goes on with the same run there. With W
 everything stays in DIR/wandb, and `wandb sync DIR/wandb/offline-run-*` sends it later.
 """
 
-import hashlib
 import os
 import pathlib
+import secrets
 from collections.abc import Mapping
 
 import wandb
@@ -18,13 +18,16 @@ class Writer:
   """Writes to a run of W&B."""
 
   def __init__(self, folder: str, config: Json, first_step: int):
-    """Starts the run, or goes on with it; `first_step` needs nothing: W&B takes steps in order."""
-    del first_step
+    """Starts a run, or goes on with that of the folder after the first step."""
     path = pathlib.Path(folder).absolute()
+    name = path / "wandb" / "run_id"
+    if first_step == 0 or not name.exists():
+      name.parent.mkdir(exist_ok=True)
+      name.write_text(secrets.token_hex(8))
     self.run = wandb.init(
       project=os.environ.get("WANDB_PROJECT", "grpo_jax"),
       name=path.name,
-      id=hashlib.sha256(str(path).encode()).hexdigest()[:16],
+      id=name.read_text(),
       resume="allow",
       config=config,
       dir=folder,

@@ -108,6 +108,7 @@ def test_the_nearest_names_are_offered():
 
 WRONG = [
   ([], "error: --config is missing, as in --config=experiments/arithmetic.py"),
+  (["--config=CONFIG", "."], "error: .: not understood; write --workdir=."),
   (["."], "; python -m experiments.report . shows what is there"),
   (["--config=experiments/gsm8.py"], "no such file; did you mean experiments/gsm8k.py?"),
   (["--config=CONFIG"], "error: --workdir is missing"),

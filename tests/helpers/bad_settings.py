@@ -422,7 +422,11 @@ BY_HAND = (
     also={"objective.advantage": "gdpo"},
   ),
   Bad("objective.advantage_arguments", (("strength", 2.0),), "takes no 'strength'"),
-  Bad("objective.advantage_arguments", (("eps", 2.0),), "takes no 'eps' that is not a setting"),
+  Bad(
+    "objective.advantage_arguments",
+    (("eps", 2.0),),
+    "eps is a setting; use --config.objective.eps=2.0",
+  ),
   Bad("objective.advantage_arguments", ("factor", 2.0), "use (('name', value), ...)"),
   Bad(
     "objective.advantage_arguments",

@@ -36,8 +36,8 @@ def test_a_module_by_its_import_path():
     ("", "its function train is not there"),
     ("train = 3", "its function train is not there"),
     ("def train(config): pass", r"is not as train\(experiment, workdir\)"),
-    ("def train(experiment, workdir): pass", "LIKE is '.*my_loop.py' in it"),
-    (train("onlin"), "LIKE is 'onlin' in it.*; use one of online, iterative, offline"),
+    ("def train(experiment, workdir): pass", "has no LIKE; .* write LIKE = 'online'"),
+    (train("onlin"), "LIKE is 'onlin' in it; .* or one of iterative, offline"),
     ("import nothing_of_this_name", "fails to import: ModuleNotFoundError"),
   ],
 )

@@ -13,14 +13,14 @@ def test_a_run_is_kept_offline_with_its_numbers_and_config(tmp_path, monkeypatch
   folder = tmp_path / "my_run"
   folder.mkdir()
   ids = []
-  for first in (0, 2):
+  for first in (0, 2, 0):  # the last: a new run in the folder
     writer = output.Writer(str(folder), {"steps": 4, "learner": {"lr": 1e-3}}, first)
     ids.append(writer.run.id)
     writer.write(first + 1, {"kl": 0.5, "reward/mean": first / 2})
     writer.close()
-  assert ids[0] == ids[1] and writer.run.name == "my_run"
+  assert ids[0] == ids[1] != ids[2] and writer.run.name == "my_run"
   files = sorted((folder / "wandb").glob("offline-run-*/run-*.wandb"))
-  assert len(files) == 2
+  assert len(files) == 3
   kept = [file.read_bytes() for file in files]
   assert all(b"reward/mean" in data and b"learner" in data for data in kept)
   assert b"1.0" in kept[1] and b"_step" in kept[1]
