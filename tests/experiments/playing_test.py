@@ -259,7 +259,7 @@ def test_questions_that_are_given_are_played(run):
       "nonsense",
       "^--environment='nonsense': .* grpo_jax.environments has calculator, guess, textarena$",
     ),
-    ("none.py", "^--environment='none.py': no such file none.py$"),
+    ("none.py", "^--environment='none.py': no such file none.py, seen from "),
     ("guess", "missing a required argument: 'guesses'; write --environment=NAME:argument=value"),
   ],
 )
