@@ -16,7 +16,7 @@ pytestmark = [pytest.mark.slow]
 
 
 class Links(html.parser.HTMLParser):
-  """What a page links to, and what can be linked to in it."""
+  """Collects what a page links to, and what can be linked to in it."""
 
   def __init__(self, page: pathlib.Path):
     super().__init__()

@@ -212,7 +212,7 @@ def test_a_loop_that_is_not_there(config, tmp_path, program):
 
 
 def with_loop(folder, text):
-  """A config whose loop is a file of a user's."""
+  """Returns a config whose loop is a file of a user's."""
   (folder / "made_up.py").write_text(textwrap.dedent(text))
   config = defaults.get_config()
   config.loop, config.steps = str(folder / "made_up.py"), 3

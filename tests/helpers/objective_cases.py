@@ -127,7 +127,7 @@ def prepare(r: Rollouts, cfg: FrozenConfigDict) -> TrainBatch:
 
 
 def times(rollouts: Rollouts, *, factor: float = 1.0) -> jax.Array:
-  """An advantage of a user's own, with an argument of its own: the reward, times a factor."""
+  """Returns the reward times a factor: an advantage of a user's with an argument of its own."""
   score = (rollouts.rewards * rollouts.given).sum(2, keepdims=True)
   return jnp.broadcast_to(factor * score, rollouts.tokens.shape)
 

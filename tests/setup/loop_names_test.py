@@ -11,7 +11,7 @@ from grpo_jax.setup.resolve import resolve
 
 
 def written(folder, text):
-  """The path of a file with a loop."""
+  """Writes a file with a loop and returns its path."""
   file = folder / "my_loop.py"
   file.write_text(text)
   return str(file)
