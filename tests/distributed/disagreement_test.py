@@ -256,8 +256,14 @@ def whole(tmp_path_factory):
   return folder
 
 
+# .ci/run tries one of each kind: a prompt's order, code, data, a setting, a version.
+SHORT = ("order", "objective", "test", "bad", "version")
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize(
+  "name", [n if n in SHORT else pytest.param(n, marks=pytest.mark.long) for n in CASES]
+)
 def test_two_hosts_that_differ_both_end_with_what_differs(whole, tmp_path, name):
   how, edit, said = CASES[name]
   shutil.copytree(whole, tmp_path, dirs_exist_ok=True)

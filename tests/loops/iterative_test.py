@@ -84,7 +84,7 @@ def test_the_reward_model_learns_at_the_end_of_an_iteration(whole):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("first", [3, 4])
+@pytest.mark.parametrize("first", [pytest.param(3, marks=pytest.mark.long), 4])
 def test_a_run_that_goes_on_is_the_run_that_was_not_stopped(whole, tmp_path, first):
   iterative.train(resolve(config(steps=first)), str(tmp_path))
   iterative.train(resolve(config()), str(tmp_path))

@@ -85,7 +85,7 @@ CASES = {
 }
 
 
-LONG = ("gspo", "target_prob", "sft")  # nothing of adapters is theirs
+LONG = ("gspo", "target_prob", "sft", "dpo")  # nothing of adapters is theirs
 
 
 @pytest.mark.parametrize(
