@@ -65,8 +65,7 @@ def test_every_link_leads_somewhere(site):
 def test_the_names_of_the_package_lead_to_their_docstrings(site):
   links = Links(site / "reference" / "grpo_jax.html")
   ends = {target.rpartition(".")[2] for target in links.targets if "#grpo_jax." in target}
-  renamed = {"load_tokenizer": "load", "load_weights": "load", "save_weights": "save"}
-  assert {renamed.get(name, name) for name in grpo_jax.__all__} <= ends
+  assert {grpo_jax._RENAMED.get(name, name) for name in grpo_jax.__all__} <= ends
 
 
 def test_the_front_page_is_the_readme(site):
