@@ -147,7 +147,9 @@ def test_several_runs_lie_over_one_another_and_can_be_hidden(tmp_path):
   assert browser.ask(text, samples, tmp_path, "view=samples&run=1") > 10_000
   assert "has written no samples" in browser.ask(text, samples, tmp_path, "view=samples")
   glossary = "return document.querySelector('main').textContent;"
-  assert "tokens of a completion that the policy sampled" in browser.ask(text, glossary, tmp_path, "view=glossary")
+  assert "tokens of a completion that the policy sampled" in browser.ask(
+    text, glossary, tmp_path, "view=glossary"
+  )
 
 
 @browser.needed
