@@ -22,6 +22,7 @@ UNOPTIMISED = (
   "--xla_cpu_use_fusion_emitters=false"
 )
 ROOT = pathlib.Path(__file__).parents[1]
+MOST_RESIDENT = 2_500_000_000  # bytes
 
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
 # What one test has compiled, in whatever process, no other one compiles again: nor do the mutants
@@ -44,6 +45,30 @@ def environment(devices: int = 1, **more: str) -> dict[str, str]:
     "PYTHONUNBUFFERED": "1",
     **more,
   }
+
+
+def resident() -> int:
+  """Returns the bytes of memory that this process holds; 0 where the system does not say."""
+  try:
+    pages = pathlib.Path("/proc/self/statm").read_text(encoding="ascii").split()[1]
+  except OSError:
+    return 0
+  return int(pages) * os.sysconf("SC_PAGE_SIZE")
+
+
+@pytest.fixture(scope="module", autouse=True)
+def memory():
+  """Forgets compiled programs after a file of tests, where this process has come to hold much: a
+  test of real weights needs 5 GB, and there is a process for each core.
+  """
+  yield
+  if resident() > MOST_RESIDENT:
+    import jax
+
+    from grpo_jax.run import heap
+
+    jax.clear_caches()
+    heap.release()
 
 
 @pytest.fixture(scope="session")
