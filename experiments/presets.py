@@ -4,6 +4,7 @@ A row is a module of grpo_jax/objectives and what it changes of the defaults. Le
 weights that suit one model, and rewards are up to each experiment.
 """
 
+import difflib
 import math
 from typing import Any
 
@@ -195,8 +196,10 @@ def choose(c: ConfigDict, name: str, teacher: str = "", table: Table = PRESETS) 
   except GrpoError as error:
     if name in table or "." in name:
       raise
+    close = difflib.get_close_matches(name, table, 1)
+    meant = f"did you mean {close[0]}? Or " if close else ""
     raise SettingError(
-      f"objective={name}: choose from {', '.join(table)}, or give a file of yours, FILE.py"
+      f"objective={name}: {meant}choose from {', '.join(table)}, or give a file of yours, FILE.py"
     ) from error
   c.objective = defaults.objective(module, c)
   c.update_from_flattened_dict(changes)

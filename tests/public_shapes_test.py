@@ -817,7 +817,8 @@ def test_a_teacher_that_nobody_learns_from_is_refused():
 
 def test_a_row_that_is_not_there():
   with pytest.raises(
-    SettingError, match="objective=grop: choose from grpo, dr_grpo, .* or give a file"
+    SettingError,
+    match="objective=grop: did you mean grpo\\? Or choose from grpo, dr_grpo, .* or give a file",
   ):
     gsm8k.get_config("objective=grop")
 

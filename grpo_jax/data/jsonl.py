@@ -63,8 +63,9 @@ def source(split: str, path: str, cfg: ConfigDict) -> list[Example]:
 
 def example(record: Record, where: str, names: ConfigDict) -> Example:
   """Returns the example of a line, with its other fields in `meta`."""
-  question, answer = text(record, names.question, where), text(record, names.answer, where)
-  solution = text(record, names.solution, where) if names.solution else answer
+  question = text(record, names.question, where, "question")
+  answer = text(record, names.answer, where, "answer")
+  solution = text(record, names.solution, where, "solution") if names.solution else answer
   used = (names.question, names.answer, names.solution)
   meta = {name: value for name, value in record.items() if name not in used}
   return Example(question, solution, after_mark(answer) or answer.strip(), meta)
@@ -156,14 +157,17 @@ def _lines(file: storage.Path) -> Iterator[bytes]:
       yield from line.splitlines()
 
 
-def text(record: Record, name: str, where: str) -> str:
-  """Returns the field `name` of a line as text; a number is written out."""
-  return _text(_field(record, name, where), name, where)
+def text(record: Record, name: str, where: str, setting: str = "") -> str:
+  """Returns the field `name` of a line as text; a number is written out.
+
+  `setting` is that of `data.jsonl` which names the field, if one does.
+  """
+  return _text(_field(record, name, where, setting), name, where)
 
 
 def _options(record: Record, name: str, where: str) -> list[str]:
   """Returns the options of a line as texts; numbers are written out."""
-  options = _field(record, name, where)
+  options = _field(record, name, where, "choices")
   if not isinstance(options, list) or not 2 <= len(options) <= len(LETTERS):
     raise DataError(
       f'{where}: field "{name}" should be a list of 2 to {len(LETTERS)} texts, and is '
@@ -184,10 +188,11 @@ def _option_indices(answer: int | str, options: list[str]) -> list[int]:
   ]
 
 
-def _field(record: Record, name: str, where: str) -> Any:
-  """Returns the field `name` of a line, which must be there."""
+def _field(record: Record, name: str, where: str, setting: str) -> Any:
+  """Returns the field `name` of a line, which must be there; `setting` is as in `text`."""
   if name not in record:
-    raise DataError(f'{where}: no field "{name}"; the line has {_few(sorted(record))}')
+    other = f"; data.jsonl.{setting}={name!r} names it" if setting else ""
+    raise DataError(f'{where}: no field "{name}"; the line has {_few(sorted(record))}{other}')
   return record[name]
 
 

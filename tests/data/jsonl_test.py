@@ -142,7 +142,10 @@ def test_unicode_stays_on_its_line(tmp_path):
   [
     ('{"question": "a", "answer"', "is not JSON"),
     ("[1, 2]", "should be a JSON object, and is list"),
-    ('{"question": "a"}', 'no field "answer"; the line has question'),
+    (
+      '{"question": "a"}',
+      'no field "answer"; the line has question; data.jsonl.answer=.answer. names it',
+    ),
     ('{"question": "a", "answer": null}', 'field "answer"'),
     ('{"question": " ", "answer": "1"}', 'field "question"'),
     ('{"question": true, "answer": "1"}', 'field "question"'),
