@@ -1,6 +1,5 @@
 """Rewards and reward models of a config."""
 
-import re
 
 import pytest
 from registry_test import _rewards
