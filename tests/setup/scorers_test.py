@@ -1,6 +1,5 @@
 """Rewards and reward models of a config."""
 
-
 import pytest
 from registry_test import _rewards
 from rewards.verifiers_test import completion, example, section
