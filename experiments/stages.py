@@ -71,7 +71,8 @@ def divide(config: ConfigDict, workdir: str, section: str = "") -> list[Stage]:
     raise SettingError(f"{section}{FIRST}={first!r:.80}: use the config of a run, a ConfigDict")
   folder = f"{workdir.rstrip('/')}/{FIRST}"
   stages = divide(first, folder, f"{section}{FIRST}.")
-  if (filled := fill(own.to_dict(), folder)) != own.to_dict():
+  written = own.to_dict()
+  if (filled := fill(written, folder)) != written:
     own.update(filled)
     return [*stages, Stage(own, workdir)]
   if own.init_from not in ("", storage.expanded("init_from", first.get("init_from", ""))):

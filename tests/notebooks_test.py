@@ -1,4 +1,4 @@
-"""The notebooks of examples/ run from top to bottom, and are kept with their outputs."""
+"""Runs the notebooks of examples/ from top to bottom, and looks at the outputs that they are kept with."""
 
 import importlib.util
 import json

@@ -223,7 +223,7 @@ def commands(page: str) -> Iterator[tuple[str, list[str]]]:
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 def test_a_command_of_a_page_names_what_there_is(page, monkeypatch):
-  """A module, its flags, a config file with its arguments, and settings."""
+  """Looks for the module, its flags, the config file with its arguments, and the settings."""
   monkeypatch.chdir(ROOT)
   for module, arguments in commands(page.read_text(encoding="utf-8")):
     source = (ROOT / f"{module.replace('.', '/')}.py").read_text(encoding="utf-8")

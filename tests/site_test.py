@@ -1,4 +1,4 @@
-"""The site of docs/: it is built, and every link of every page leads somewhere."""
+"""Builds the site of docs/ and follows every link of every page."""
 
 import html.parser
 import os

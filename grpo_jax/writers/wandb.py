@@ -20,14 +20,14 @@ class Writer:
   def __init__(self, folder: str, config: Json, first_step: int):
     """Starts a run, or goes on with that of the folder after the first step."""
     path = pathlib.Path(folder).absolute()
-    name = path / "wandb" / "run_id"
-    if first_step == 0 or not name.exists():
-      name.parent.mkdir(exist_ok=True)
-      name.write_text(secrets.token_hex(8))
+    kept = path / "wandb" / "run_id"
+    if first_step == 0 or not kept.exists():
+      kept.parent.mkdir(exist_ok=True)
+      kept.write_text(secrets.token_hex(8))
     self.run = wandb.init(
       project=os.environ.get("WANDB_PROJECT", "grpo_jax"),
       name=path.name,
-      id=name.read_text(),
+      id=kept.read_text(),
       resume="allow",
       config=config,
       dir=folder,

@@ -60,7 +60,7 @@ def test_padding_changes_no_draw():
 
 
 def test_other_tokens_draw_others():
-  """The draw is a function of the batch, so that it differs from step to step."""
+  """Draws by the batch's tokens, so that the draw differs from step to step."""
   r = cases.rollouts()
   found = [
     np.asarray(

@@ -149,7 +149,7 @@ def log_probs(d, params, texts, count=None):
 
 @pytest.fixture(scope="module")
 def ours(params, texts):
-  """The learner's log-probs in float32, of as many texts as one asks for."""
+  """Returns a function of a count: the learner's log-probs of so many texts, in float32."""
   return functools.cache(lambda count: log_probs(decoder(), params, texts, count))
 
 
@@ -180,7 +180,7 @@ def their_log_probs(texts, dtype, rows=None):
 
 @pytest.fixture(scope="module")
 def theirs(texts):
-  """transformers' log-probs in float32, of as many texts as one asks for."""
+  """Returns a function of a count: transformers' log-probs of so many texts, in float32."""
   return functools.cache(lambda count: their_log_probs(texts, "float32", range(count)))
 
 

@@ -126,7 +126,7 @@ def test_a_folder_that_cannot_be_is_refused(tmp_path):
   ("setting", "shown"), [("programs", "programs"), (compile_cache.IN_WORKDIR, "runs/1/compiled")]
 )
 def test_a_folder_is_shown_as_it_was_given(setting, shown, tmp_path, monkeypatch):
-  """The outputs of a notebook name no folder of the machine that ran it."""
+  """Keeps folders of the machine that ran a notebook out of its outputs."""
   monkeypatch.chdir(tmp_path)
   with compile_cache.kept(setting, "runs/1") as programs:
     assert jax.config.jax_compilation_cache_dir == str(tmp_path / shown)

@@ -116,7 +116,7 @@ def test_a_module_that_needs_another(tmp_path, monkeypatch):
 
 
 def test_a_file_is_run_once_and_again_when_it_has_changed_before_another_run(tmp_path):
-  """A notebook edits a file between two runs, even within a second and to the same size."""
+  """Edits a file between two runs, as in a notebook: within a second and to the same size."""
   file, other = tmp_path / "mine.py", tmp_path / "other.py"
   file.write_text("def f(example, completion):\n  return 1.0\n")
   other.write_text("def f(example, completion):\n  return 5.0\n")

@@ -54,6 +54,7 @@ def test_a_file_of_ones_own_may_say_what_its_answers_are(tmp_path):
     "def right(example, completion, *, end):\n  pass\n\n\ndef answer_of(c):\n  pass\n"
   )
   with pytest.raises(
-    SettingError, match=r"other\.py:right cannot be called so, .*: got an unexpected keyword"
+    SettingError,
+    match="other.py:right cannot be called so, with an example, its completion or completions, and its keyword arguments: got an unexpected keyword",
   ):
     scorers.eval_reward(section(reward=f"{tmp_path}/other.py:right", arguments=(("end", "!"),)))
