@@ -23,6 +23,7 @@ from jax.experimental.pallas.ops.tpu.splash_attention import splash_attention_ma
 
 from grpo_jax.distributed.sharding import Layout
 from grpo_jax.ops.decoding import soft_cap
+from grpo_jax.ops.precision import precision
 from grpo_jax.types import Array
 
 # Score of a key that must not be attended to; finite, so that a row without keys stays finite.
@@ -183,13 +184,14 @@ def attend(spec: AttentionSpec, q: Array, k: Array, v: Array, visible: Array) ->
     visible: `[..., T, S]` bool; a query that sees nothing gets the mean of all values.
   """
   *lead, t, kv, m, d = q.shape
+  product = functools.partial(jnp.einsum, precision=precision(q.dtype))
   q = jnp.moveaxis(q * spec.query_scale(d), -4, -2).reshape(*lead, kv, m * t, d)
   s = soft_cap(
-    jnp.einsum("...qd,...ds->...qs", q, k, preferred_element_type=jnp.float32), spec.soft_cap
+    product("...qd,...ds->...qs", q, k, preferred_element_type=jnp.float32), spec.soft_cap
   )
   s = jnp.where(visible[..., None, None, :, :], s.reshape(*lead, kv, m, t, -1), MASKED)
   p = jax.nn.softmax(s, axis=-1).astype(v.dtype).reshape(*lead, kv, m * t, -1)
-  out = jnp.einsum("...qs,...sd->...qd", p, v)
+  out = product("...qs,...sd->...qd", p, v)
   return jnp.moveaxis(out.reshape(*lead, kv, m, t, d), -2, -4)
 
 

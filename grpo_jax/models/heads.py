@@ -2,6 +2,7 @@
 
 import jax.numpy as jnp
 
+from grpo_jax.ops.precision import precision
 from grpo_jax.types import Array
 
 Params = dict[str, Array]
@@ -24,4 +25,6 @@ def init_score(width: int) -> Params:
 
 def score(head: Params, hidden: Array) -> Array:
   """Returns the score of each hidden state `[..., D]`: `[...]` float32."""
-  return (hidden.astype(jnp.float32) @ head["weight"].T)[..., 0]
+  return jnp.matmul(hidden.astype(jnp.float32), head["weight"].T, precision=precision(jnp.float32))[
+    ..., 0
+  ]

@@ -18,6 +18,7 @@ from grpo_jax.models.attention import AttentionSpec
 from grpo_jax.models.int8 import Int8
 from grpo_jax.models.lora import Lora
 from grpo_jax.models.shape import DecoderConfig
+from grpo_jax.ops.precision import precision
 from grpo_jax.types import Array
 
 Aux = Any  # auxiliary output of attention: a tree of arrays, or None
@@ -55,7 +56,9 @@ def _product(
   a: Array, b: Array, a_axes: Sequence[int], b_axes: Sequence[int], dtype: DTypeLike | None
 ) -> Array:
   """Returns the sums over the axes of a and b of their products, in `dtype`."""
-  return jax.lax.dot_general(a, b, ((a_axes, b_axes), ((), ())), preferred_element_type=dtype)
+  return jax.lax.dot_general(
+    a, b, ((a_axes, b_axes), ((), ())), precision=precision(a.dtype), preferred_element_type=dtype
+  )
 
 
 @jax.custom_vjp

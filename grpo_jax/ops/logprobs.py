@@ -17,6 +17,7 @@ from jax.custom_derivatives import SymbolicZero
 from grpo_jax.errors import SettingError
 from grpo_jax.ops import distillation
 from grpo_jax.ops.distillation import Divergence
+from grpo_jax.ops.precision import precision
 from grpo_jax.types import Array
 
 
@@ -197,10 +198,8 @@ def _backward(how, kept, cotangents):
       log_t = _log_probs(how, h_t, teacher[1])
       dz += distillation.gradient(how.divergence, log_p, log_t) * (g_divergence * slope)
     dz = dz.astype(unembed.dtype)  # [c, V]
-    d_h = lax.dot_general(dz, unembed, (((1,), (0,)), ((), ())), preferred_element_type=jnp.float32)
-    d_unembed += lax.dot_general(
-      dz, h, (((0,), (0,)), ((), ())), preferred_element_type=jnp.float32
-    )
+    d_h = _product(dz, unembed, 1, 0)
+    d_unembed += _product(dz, h, 0, 0)
     return d_unembed, d_h.astype(hidden.dtype)
 
   states = hidden, None if teacher is None else teacher[0]
@@ -225,12 +224,23 @@ def _split(x: Array, steps: int) -> Array:
 
 def _logits(how: _How, cap: float, h: Array, unembed: Array) -> tuple[Array, Array | float]:
   """Returns capped and tempered logits [c, V] float32, and their derivative by the plain ones."""
-  z = lax.dot_general(h, unembed, (((1,), (1,)), ((), ())), preferred_element_type=jnp.float32)
+  z = _product(h, unembed, 1, 1)
   slope: Array | float = 1.0 / how.temperature
   if cap:
     t = jnp.tanh(z / cap)
     z, slope = cap * t, (1.0 - t * t) / how.temperature
   return z / how.temperature, slope
+
+
+def _product(a: Array, b: Array, a_axis: int, b_axis: int) -> Array:
+  """Returns the product of two matrices over an axis of each, float32."""
+  return lax.dot_general(
+    a,
+    b,
+    (((a_axis,), (b_axis,)), ((), ())),
+    precision=precision(a.dtype),
+    preferred_element_type=jnp.float32,
+  )
 
 
 def _log_probs(how: _How, h: Array, unembed: Array) -> Array:

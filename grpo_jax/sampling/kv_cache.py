@@ -26,6 +26,7 @@ import jax.numpy as jnp
 from grpo_jax.models.attention import MASKED, AttentionSpec
 from grpo_jax.models.decoder import KV
 from grpo_jax.ops.decoding import soft_cap
+from grpo_jax.ops.precision import precision
 from grpo_jax.types import Array
 
 MOST_BLOCKS = 4  # blocks of a ring; each skips a quarter of the columns that are still empty
@@ -213,7 +214,13 @@ def by_slot(x: Array, slots: int) -> Array:
 
 def score(spec: AttentionSpec, q: Array, keys: Stored) -> Array:
   """Returns the scores `[n, K, M, length]` float32 of scaled queries `[n, K, M, d]`."""
-  z = jnp.einsum("skmd,skdl->skml", q, keys.x.astype(q.dtype), preferred_element_type=jnp.float32)
+  z = jnp.einsum(
+    "skmd,skdl->skml",
+    q,
+    keys.x.astype(q.dtype),
+    precision=precision(q.dtype),
+    preferred_element_type=jnp.float32,
+  )
   return soft_cap(z if keys.scale is None else z * keys.scale, spec.soft_cap)
 
 
@@ -221,4 +228,6 @@ def mix(weights: Array, values: Stored, dtype: jnp.dtype) -> Array:
   """Returns the sum of values weighted by `[n, K, M, length]`: `[n, K, M, d]` in `dtype`."""
   if values.scale is not None:
     weights = weights * jnp.moveaxis(values.scale, 2, 3)
-  return jnp.einsum("skml,skld->skmd", weights.astype(dtype), values.x.astype(dtype))
+  return jnp.einsum(
+    "skml,skld->skmd", weights.astype(dtype), values.x.astype(dtype), precision=precision(dtype)
+  )
