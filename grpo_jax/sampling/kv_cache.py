@@ -84,9 +84,15 @@ def store_prompts(kv: KV, dtype: str) -> list[StoredKV]:
 
 def empty(n: int, kv_heads: int, head_dim: int, length: int, dtype: str) -> StoredKV:
   """Returns a store `[n, ...]` of `length` tokens that holds zeros."""
-  keys = jnp.zeros((n, kv_heads, head_dim, length))
-  values = jnp.zeros((n, kv_heads, length, head_dim))
-  return StoredKV(store(keys, dtype, 2), store(values, dtype, 3))
+
+  def zeros(shape: tuple[int, ...], axis: int) -> Stored:
+    # Made as they are: XLA would look for the largest number of all these zeros as it compiles.
+    scales = (*shape[:axis], 1, *shape[axis + 1 :])
+    return Stored(jnp.zeros(shape, dtype), jnp.zeros(scales) if dtype == "int8" else None)
+
+  return StoredKV(
+    zeros((n, kv_heads, head_dim, length), 2), zeros((n, kv_heads, length, head_dim), 3)
+  )
 
 
 def ring_blocks(length: int, layers: int) -> tuple[tuple[int, int], ...]:

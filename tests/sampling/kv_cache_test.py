@@ -121,6 +121,20 @@ def test_a_cache_of_int8_holds_127_steps_of_the_largest_number():
   np.testing.assert_allclose(stored.scale, [[2 / 127], [0]], rtol=1e-6)
 
 
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "int8"])
+def test_an_empty_cache_is_a_stored_cache_of_zeros_that_nothing_is_computed_for(dtype):
+  """XLA evaluates what is computed of constants when it compiles: 20 s for the int8 cache of one
+  layer of Qwen3 0.6B with 128 slots of 256 columns.
+  """
+  want = kv_cache.store(jnp.zeros((S, K, D, L)), dtype, 2)
+  got = kv_cache.empty(S, K, D, L, dtype)
+  assert jax.tree.structure(got.keys) == jax.tree.structure(want)
+  for x, y in zip(jax.tree.leaves(got.keys), jax.tree.leaves(want)):
+    assert (x.dtype, x.shape) == (y.dtype, y.shape) and not x.any() and not y.any()
+  program = jax.make_jaxpr(lambda: kv_cache.empty(S, K, D, L, dtype))()
+  assert {e.primitive.name for e in program.eqns} == {"broadcast_in_dim"}
+
+
 def test_blocks_of_a_ring():
   assert kv_cache.ring_blocks(8, 2) == ((0, 8),)
   assert kv_cache.ring_blocks(128, 8) == ((0, 32), (32, 64), (64, 96), (96, 128))
