@@ -32,7 +32,7 @@ from grpo_jax.distributed.sharding import Layout
 from grpo_jax.errors import SettingError
 from grpo_jax.models import heads
 from grpo_jax.models.attention import AttentionSpec
-from grpo_jax.models.layers import Attend, Aux, Block, RMSNorm, lookup
+from grpo_jax.models.layers import PRODUCT, Attend, Aux, Block, RMSNorm, lookup
 from grpo_jax.models.list_attention import attend_groups, attend_groups_keeping, attend_prompts
 from grpo_jax.models.lora import Lora, has_adapters, merge
 from grpo_jax.models.shape import DecoderConfig, Params
@@ -305,7 +305,7 @@ class Decoder:
     policies = {
       # Otherwise the gathered weights of all layers would be kept.
       "none": keep.save_anything_except_these_names(GATHERED),
-      "dots": keep.dots_with_no_batch_dims_saveable,
+      "dots": keep.save_only_these_names(PRODUCT),
       "block": None,
     }
     # In the body of a scan, XLA cannot merge the recomputation with the original.

@@ -12,6 +12,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 from flax import nnx
+from jax.ad_checkpoint import checkpoint_name
 from jax.typing import DTypeLike
 
 from grpo_jax.models.attention import AttentionSpec
@@ -25,6 +26,7 @@ Aux = Any  # auxiliary output of attention: a tree of arrays, or None
 # (q, k, v) of a layer -> (attention like q, auxiliary output)
 Attend = Callable[[Array, Array, Array], tuple[Array, Aux]]
 
+PRODUCT = "product"  # name of what a matrix makes, for `model.remat`
 FEW_ROWS = 256  # up to this many rows a CPU computes weight @ x.T faster than x @ weight.T
 
 
@@ -158,6 +160,10 @@ def rope(
   return jnp.concatenate([a * cos - b * sin, b * cos + a * sin], axis=-1).astype(x.dtype)
 
 
+# Kept for the backward pass, these would be several float32 arrays for one in bfloat16.
+recomputed = functools.partial(jax.checkpoint, prevent_cse=False)
+
+
 class Linear(nnx.Module):
   """Computes y = W x (+ b), and with an adapter (lora.py) + scale * B A x."""
 
@@ -190,7 +196,7 @@ class Linear(nnx.Module):
       y = y + self.bias[...].astype(x.dtype)
     if hasattr(self, "lora_a"):
       y = y + self.scale * linear(self.lora_b[...], linear(self.lora_a[...], x))
-    return y
+    return checkpoint_name(y, PRODUCT)
 
 
 def _projection(
@@ -209,10 +215,13 @@ class RMSNorm(nnx.Module):
     self.eps, self.plus_one = eps, plus_one
 
   def __call__(self, x: Array) -> Array:
+    return recomputed(self._normed)(x, self.scale[...])
+
+  def _normed(self, x: Array, scale: Array) -> Array:
     y = x.astype(jnp.float32)
     y = y * jax.lax.rsqrt(jnp.mean(y * y, axis=-1, keepdims=True) + self.eps)
     # In float32 before 1 is added: a small bfloat16 would be lost.
-    scale = self.scale[...].astype(jnp.float32)
+    scale = scale.astype(jnp.float32)
     return (y * (scale + 1.0 if self.plus_one else scale)).astype(x.dtype)
 
 
@@ -242,7 +251,8 @@ class Attention(nnx.Module):
     k, v = (y.reshape(*x.shape[:-1], c.kv_heads, c.head_dim) for y in (k, v))
     if c.qk_norm:
       q, k = self.q_norm(q), self.k_norm(k)
-    q, k = _rotated(c, spec, q, positions), _rotated(c, spec, k, positions)
+    rotated = recomputed(functools.partial(_rotated, c, spec))
+    q, k = rotated(q, positions), rotated(k, positions)
     out, aux = attend(q, k, v)
     return self.o(out.reshape(*x.shape[:-1], c.heads * c.head_dim)), aux
 
@@ -268,7 +278,8 @@ class MLP(nnx.Module):
     self.act: Callable[[Array], Array] = jax.nn.silu if c.activation == "silu" else gelu_tanh
 
   def __call__(self, x: Array) -> Array:
-    return self.down(self.act(self.gate(x)) * self.up(x))
+    gated = recomputed(lambda gate, up: self.act(gate) * up)
+    return self.down(gated(self.gate(x), self.up(x)))
 
 
 class Block(nnx.Module):
