@@ -17,7 +17,6 @@ import json
 import operator
 import resource
 import statistics
-import subprocess
 import sys
 import time
 from collections.abc import Callable
@@ -30,11 +29,12 @@ from absl import app, flags
 from ml_collections import ConfigDict
 
 from experiments import arguments
-from experiments.measure import rates
+from experiments.measure import peer_commands, rates
 from grpo_jax.config import kinds, sections
 from grpo_jax.distributed import sharding
 from grpo_jax.learning import learn, optimizer, passes
 from grpo_jax.learning.state import MODEL, TrainState, create
+from grpo_jax.models import lora, variants
 from grpo_jax.models.costs import decode_bytes, flops
 from grpo_jax.models.decoder import Decoder, DecoderConfig
 from grpo_jax.packing import plan
@@ -42,11 +42,13 @@ from grpo_jax.packing.sizes import Sizes
 from grpo_jax.run import writer
 from grpo_jax.sampling import sampler
 from grpo_jax.sampling.rollouts import draw, to_device
+from grpo_jax.setup import adapters
 from grpo_jax.setup.experiment import make
 from grpo_jax.types import Prompts, Rollouts
 
 # Arguments of experiments/measure/benchmarks.py that are not settings of a run.
 WORKLOAD = {
+  "variant": kinds.Choice(("", *variants.VARIANTS)),
   "layers": kinds.Whole(1),
   "width": kinds.Whole(1),
   "mlp": kinds.Whole(1),
@@ -72,6 +74,7 @@ class Workload(NamedTuple):
   decoder: Decoder
   sample: Callable
   update: Callable
+  base: Any  # the frozen weights under adapters; None: all weights are trained
   ref_params: Any
   microbatches: int  # of a rollout
 
@@ -88,43 +91,68 @@ class Step(NamedTuple):
   padding: dict[str, float]
 
 
-def make_workload(config: ConfigDict) -> tuple[Workload, TrainState]:
-  """Returns the jitted functions of a workload, not compiled yet, and random weights."""
-  b = config.benchmark
-  shape = DecoderConfig(
+def make_shape(b: ConfigDict) -> DecoderConfig:
+  """Returns the shape of the model: that of a published one, or of the sizes given."""
+  if b.variant:
+    return variants.variant(b.variant)
+  heads = b.width // b.head_dim
+  return DecoderConfig(
     vocab=b.vocab,
     width=b.width,
     layers=b.layers,
-    heads=b.width // b.head_dim,
-    kv_heads=max(1, b.width // b.head_dim // 2),
+    heads=heads,
+    kv_heads=max(1, heads // 2),
     head_dim=b.head_dim,
     mlp=b.mlp,
     attention_bias=True,
   )
+
+
+def make_weights(decoder: Decoder, dtype: str, key: jax.Array) -> tuple[Any, Any]:
+  """Returns random weights: those under adapters, in `dtype` (None without), and the trained."""
+  plain = decoder.base
+  if decoder.lora is None:
+    return None, jax.jit(plain.init, out_shardings=plain.shardings())(key)
+
+  def base(key: jax.Array) -> Any:
+    return jax.tree.map(lambda x: x.astype(dtype), plain.init(key))
+
+  made = jax.jit(base, out_shardings=plain.shardings())(key)
+  return made, adapters.fresh_adapters(decoder, {}, key)
+
+
+def make_workload(config: ConfigDict) -> tuple[Workload, TrainState]:
+  """Returns the jitted functions of a workload, not compiled yet, and random weights."""
   experiment = make(config)
   m, cfg, layout = experiment.model, experiment.learner, sharding.make_layout(experiment.mesh)
-  decoder = Decoder(shape, layout, layers=m.layers, remat=m.remat, dtype=m.dtype)
-  init = jax.jit(decoder.init, out_shardings=decoder.shardings())
+  how = {"layers": m.layers, "remat": m.remat, "dtype": m.dtype}
+  lora_shape = adapters.make_lora(experiment.lora)
+  decoder = Decoder(make_shape(config.benchmark), layout, **how, lora=lora_shape)
   tx = optimizer.make_optimizer(cfg, experiment.steps)
   temperature = experiment.sampler.temperature
   setup = passes.Setup(decoder, experiment.objective, tx, cfg, temperature)
+  base, trained = make_weights(decoder, config.lora.base_dtype, jax.random.key(0))
+  # adapters that change nothing yet have their base as the reference
+  reference = {} if base else jax.tree.map(jnp.copy, trained)
   workload = Workload(
     config,
     decoder,
     sampler.make_sampler(decoder, experiment.sampler, ()),
     learn.make_learn(setup),
-    init(jax.random.key(0)),
+    base,
+    reference,
     passes.microbatches_of_rollout(cfg, experiment.data.prompts),
   )
-  return workload, create({MODEL: init(jax.random.key(0))}, tx)
+  return workload, create({MODEL: trained}, tx)
 
 
 def make_prompts(config: ConfigDict, step: int) -> tuple[Prompts, np.ndarray]:
   """Returns random prompts, and the lengths `[P, G]` that their completions are forced to."""
   b, prompts, length = config.benchmark, config.data.prompts, config.sampler.max_length
+  vocab = make_shape(b).vocab
   completions = prompts * config.sampler.group
   random = np.random.default_rng(step)
-  tokens = random.integers(3, b.vocab, (prompts, b.prompt_len)).astype(np.int32)
+  tokens = random.integers(3, vocab, (prompts, b.prompt_len)).astype(np.int32)
   full = np.full(prompts, b.prompt_len, np.int32)
   lengths = forced_lengths(prompts, b.prompt_len, 1_000_000 + step) if b.mixed else full
   ends = np.full(completions, length, np.int32)
@@ -164,7 +192,8 @@ def one_step(workload: Workload, state: TrainState, step: int) -> tuple[TrainSta
   config, layout = workload.config, workload.decoder.layout
   prompts, ends = make_prompts(config, step)
   start = time.perf_counter()
-  rollouts, sampled = generate_all(workload, state.model, prompts, jax.random.key(step), ends)
+  params = lora.join(workload.base, state.model)
+  rollouts, sampled = generate_all(workload, params, prompts, jax.random.key(step), ends)
   generate_s = time.perf_counter() - start
   given = np.arange(config.sampler.max_length) == ends[..., None] - 1  # the last tokens
   scores = np.random.default_rng(step).integers(0, 7, (*ends.shape, 1))
@@ -173,7 +202,8 @@ def one_step(workload: Workload, state: TrainState, step: int) -> tuple[TrainSta
   rollouts = dataclasses.replace(rollouts, rewards=rewards, given=given)
   packing = plan.pack(rollouts, layout, workload.microbatches)
   on_device = to_device(layout, (rollouts, packing))
-  state, _, _ = jax.block_until_ready(workload.update(state, workload.ref_params, None, *on_device))
+  trees = workload.ref_params, None, *on_device, workload.base
+  state, _, _ = jax.block_until_ready(workload.update(state, *trees))
   learn_s = time.perf_counter() - start
   shape, size = workload.decoder.config, jnp.dtype(config.sampler.dtype).itemsize
   matrix_size = 1 if config.sampler.weights_dtype == "int8" else size
@@ -214,15 +244,15 @@ def measure(config: ConfigDict) -> dict[str, Any]:
     "programs": len(compiled),
     "peak_rss_gb": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e6,
     "peak_device_gb": rates.device_peak(),
-    "params_m": sum(x.size for x in jax.tree.leaves(state.params)) / 1e6,
+    "params_m": sum(x.size for x in jax.tree.leaves((workload.base, state.params))) / 1e6,
   }
 
 
 def summary(config: ConfigDict, steps: list[Step], rate: float, copied: float) -> dict[str, Any]:
   """Returns medians over steps and shares of the limits, `rate` (FLOP/s) and `copied` (bytes/s)."""
   middle = statistics.median
-  # gradients, the reference, the old policy
-  passes = 3 * config.learner.mu + 1 + (config.learner.mu > 1)
+  # gradients, of which adapters need none of the weights; the reference, the old policy
+  passes = (2 if config.lora.rank else 3) * config.learner.mu + 1 + (config.learner.mu > 1)
   generate_s, learn_s = middle(s.generate_s for s in steps), middle(s.learn_s for s in steps)
   step_s, tokens = middle(s.generate_s + s.learn_s for s in steps), middle(s.tokens for s in steps)
   return {
@@ -244,54 +274,6 @@ def summary(config: ConfigDict, steps: list[Step], rate: float, copied: float) -
   }
 
 
-def peer_command(name: str, python: str, config: ConfigDict) -> list[str]:
-  """Returns the command of the same workload for a peer, or ends the program if there is none."""
-  b = config.benchmark
-  if b.mixed:
-    arguments.fail(f"mixed=true with --vs={name}: peers are given prompts of one length only")
-  if b.tail and name == "tunix":
-    arguments.fail(
-      "tail=true with --vs=tunix: its sampler cannot be told where to end a row; use --vs=trl"
-    )
-  sampling = config.sampler
-  as_theirs = (("top_p", sampling.top_p, 1.0), ("dtype", sampling.dtype, "float32"))
-  as_theirs += (("weights_dtype", sampling.weights_dtype, "same"), ("head_dim", b.head_dim, 64))
-  for setting, value, same in as_theirs:
-    if value != same:
-      arguments.fail(f"{setting}={value} with --vs={name}: peers run with {setting}={same} only")
-  sizes = {
-    "layers": b.layers,
-    "width": b.width,
-    "mlp": b.mlp,
-    "vocab": b.vocab,
-    "prompts": config.data.prompts,
-    "group": config.sampler.group,
-    "prompt_len": b.prompt_len,
-    "completion": config.sampler.max_length,
-    "steps": config.steps,
-    "mu": config.learner.mu,
-  }
-  command = [python, f"experiments/measure/peers/{name}_step.py"]
-  command += [f"--{size}={value}" for size, value in sizes.items()]
-  return command + (["--tail"] if b.tail else [])
-
-
-def own_command(arguments_: list[str]) -> list[str]:
-  """Returns the command of this program with some arguments."""
-  return [sys.executable, "-m", "experiments.measure.benchmark", *arguments_]
-
-
-def last_json(command: list[str]) -> dict[str, Any]:
-  """Runs a command and returns the JSON of its last line."""
-  done = subprocess.run(command, capture_output=True, text=True, check=False)
-  if done.returncode:
-    arguments.fail(
-      f"{' '.join(command)} ended with {done.returncode}: "
-      f"{(done.stderr.strip() or '?').splitlines()[-1]}"
-    )
-  return json.loads(done.stdout.strip().splitlines()[-1])
-
-
 def main(argv: list[str]) -> None:
   """Measures, and prints JSON objects, one a line."""
   del argv
@@ -311,10 +293,12 @@ def main(argv: list[str]) -> None:
     arguments.fail(
       f"{more[0]} with --vs={values.vs}: a peer takes the arguments of --config=FILE:arg=value only"
     )
-  own = own_command([a for a in sys.argv[1:] if not a.startswith(("--vs", "--peer", "--rounds"))])
-  peer, rounds = peer_command(values.vs, values.peer, config), []
+  own = peer_commands.own(
+    [a for a in sys.argv[1:] if not a.startswith(("--vs", "--peer", "--rounds"))]
+  )
+  peer, rounds = peer_commands.of_peer(values.vs, values.peer, config), []
   for i in range(values.rounds):
-    ours, theirs = last_json(own), last_json(peer)
+    ours, theirs = peer_commands.last_json(own), peer_commands.last_json(peer)
     rounds.append((ours, theirs))
     print(json.dumps({"round": i, "ours": ours, "theirs": theirs}), flush=True)
   ratios = {

@@ -10,6 +10,8 @@ It is one GRPO step: sampling, log-probs under a reference (beta 0.04) and one u
     :slots=N        decodes N completions at a time
     :refill=false   refills the slots only when all their completions have ended
     :mu=N           makes N updates on a rollout
+    :variant=NAME   the shape of a published model (grpo_jax/models/variants.py)
+    :lora=R         trains adapters of rank R over weights in bfloat16
 """
 
 from ml_collections import ConfigDict
@@ -23,6 +25,7 @@ def get_config(arg: str = "") -> ConfigDict:
   """Returns the config; `arg` is what follows the colon in --config=FILE:arg."""
   args = arguments.parse_arg(
     arg,
+    variant="",
     layers=8,
     width=512,
     mlp=1536,
@@ -43,6 +46,7 @@ def get_config(arg: str = "") -> ConfigDict:
     weights_dtype="same",
     microbatch=0,
     chunk=1024,
+    lora=0,
     scan=False,
     remat="none",
   )
@@ -56,6 +60,7 @@ def get_config(arg: str = "") -> ConfigDict:
     {
       name: args[name]
       for name in (
+        "variant",
         "layers",
         "width",
         "mlp",
@@ -83,4 +88,6 @@ def get_config(arg: str = "") -> ConfigDict:
   c.learner.mu = args.mu
   c.learner.microbatch = args.microbatch
   c.learner.chunk = args.chunk
+  c.lora.rank = args.lora
+  c.lora.base_dtype = "bfloat16"
   return c

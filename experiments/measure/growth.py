@@ -17,7 +17,7 @@ from typing import Any
 from absl import app, flags
 
 from experiments import arguments
-from experiments.measure import benchmark, benchmarks
+from experiments.measure import benchmarks, peer_commands
 from grpo_jax.io import storage
 from grpo_jax.reports import jsonl
 
@@ -62,10 +62,12 @@ def measure(workload: dict[str, int], system: str, peer: str) -> dict[str, Any]:
   """
   argument = ",".join(f"{name}={value}" for name, value in workload.items())
   if system == "grpo_jax":
-    return benchmark.last_json(
-      benchmark.own_command([f"--config=experiments/measure/benchmarks.py:{argument}"])
+    return peer_commands.last_json(
+      peer_commands.own([f"--config=experiments/measure/benchmarks.py:{argument}"])
     )
-  return benchmark.last_json(benchmark.peer_command(system, peer, benchmarks.get_config(argument)))
+  return peer_commands.last_json(
+    peer_commands.of_peer(system, peer, benchmarks.get_config(argument))
+  )
 
 
 def draw(results: list[dict[str, Any]], path: pathlib.Path) -> None:

@@ -5,6 +5,9 @@ import pytest
 from absl import flags
 
 from experiments.measure import benchmark, benchmarks
+from grpo_jax.config import kinds
+from grpo_jax.errors import SettingError
+from grpo_jax.models import variants
 
 KEYS = """generate_s learn_s step_s completion_tokens tok_per_s_generate tok_per_s_step peak_rss_gb matmul_gflops
 generate_of_limit generate_of_bandwidth learn_of_limit copy_gb_per_s slot_use padding_fraction""".split()
@@ -55,24 +58,15 @@ def test_a_setting_that_is_refused_is_one_line(monkeypatch, capsys):
   assert capsys.readouterr().err == "error: model.remat='full': use none, block or dots\n"
 
 
-@pytest.mark.parametrize(
-  ("peer", "arg", "message"),
-  [
-    ("tunix", "tail=true", "use --vs=trl"),
-    ("trl", "mixed=true", "prompts of one length only"),
-    ("trl", "top_p=0.9", "top_p=0.9 with --vs=trl"),
-    ("trl", "dtype=bfloat16", "dtype=bfloat16 with --vs=trl"),
-    ("trl", "head_dim=32", "head_dim=32 with --vs=trl"),
-  ],
-)
-def test_a_peer_that_cannot_do_the_same_is_not_compared(peer, arg, message, capsys):
-  with pytest.raises(SystemExit):
-    benchmark.peer_command(peer, "python", benchmarks.get_config(arg))
-  assert message in capsys.readouterr().err
+def test_adapters_are_measured_over_weights_in_bfloat16():
+  found = benchmark.measure(benchmarks.get_config(TINY + ",lora=4,dtype=bfloat16"))
+  plain = benchmark.measure(benchmarks.get_config(TINY))
+  assert plain["params_m"] < found["params_m"] < 1.5 * plain["params_m"]
+  assert found["learn_of_limit"] > 0
 
 
-def test_a_peer_is_told_the_workload():
-  command = benchmark.peer_command(
-    "trl", "python", benchmarks.get_config("mu=4,completion=64,tail=true")
-  )
-  assert {"--mu=4", "--completion=64", "--tail", "--width=512"} <= set(command)
+def test_a_workload_may_have_the_shape_of_a_published_model():
+  shape = benchmark.make_shape(benchmarks.get_config("variant=qwen3_8b,width=64").benchmark)
+  assert shape == variants.variant("qwen3_8b")
+  with pytest.raises(SettingError, match="qwen3_8b"):
+    kinds.check(benchmarks.get_config("variant=qwen8").benchmark, benchmark.WORKLOAD, "benchmark.")

@@ -1,0 +1,29 @@
+"""What a peer is told, and what it cannot do."""
+
+import pytest
+
+from experiments.measure import benchmarks, peer_commands
+
+
+@pytest.mark.parametrize(
+  ("peer", "arg", "message"),
+  [
+    ("tunix", "tail=true", "use --vs=trl"),
+    ("trl", "mixed=true", "prompts of one length only"),
+    ("trl", "top_p=0.9", "top_p=0.9 with --vs=trl"),
+    ("trl", "dtype=bfloat16", "dtype=bfloat16 with --vs=trl"),
+    ("trl", "lora=4", "variant and lora with --vs=trl"),
+    ("trl", "head_dim=32", "head_dim=32 with --vs=trl"),
+  ],
+)
+def test_a_peer_that_cannot_do_the_same_is_not_compared(peer, arg, message, capsys):
+  with pytest.raises(SystemExit):
+    peer_commands.of_peer(peer, "python", benchmarks.get_config(arg))
+  assert message in capsys.readouterr().err
+
+
+def test_a_peer_is_told_the_workload():
+  command = peer_commands.of_peer(
+    "trl", "python", benchmarks.get_config("mu=4,completion=64,tail=true")
+  )
+  assert {"--mu=4", "--completion=64", "--tail", "--width=512"} <= set(command)
