@@ -4,9 +4,10 @@ jax is imported only when a policy is loaded.
 """
 
 import dataclasses
+import functools
 import json
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple, TextIO
 
 from ml_collections import ConfigDict
@@ -15,7 +16,7 @@ from experiments import sources
 from experiments.progress import Progress
 from grpo_jax.aliases import Json
 from grpo_jax.config import kinds, sections
-from grpo_jax.errors import CheckpointError
+from grpo_jax.errors import CheckpointError, SettingError
 from grpo_jax.run import provenance
 
 if TYPE_CHECKING:
@@ -49,6 +50,8 @@ class Policy(NamedTuple):
   sampler: "Sampler"
   ready: Any  # its weights, as they decode
   seed: int
+  # (a question, the last token before it) -> the ids of the user's next turn in a chat
+  reply: Callable[[str, int], list[int]]
 
 
 def make_config(
@@ -116,26 +119,39 @@ def make_experiment(
   return experiment.make(config)
 
 
-def load(path: str, step: int | None, numbers: dict[str, Any], like: str | None = None) -> Policy:
-  """Returns the policy of a folder or run, asked as that of the run `like`, if given."""
+def load(
+  path: str,
+  step: int | None,
+  numbers: dict[str, Any],
+  like: str | None = None,
+  chat: bool = False,
+) -> Policy:
+  """Returns the policy of a folder or run, asked as that of `like`, if given, or in a chat."""
   from grpo_jax.sampling import sampler
+  from grpo_jax.setup import build
 
   asked = make_experiment(path, numbers, like)
+  if chat and not asked.data.chat:
+    raise SettingError(
+      f"--chat with --path={path!r}: it is asked with a text, without a chat template; leave "
+      "--chat out"
+    )
   model = sources.model(asked, path, step)
   # a slot for each answer, so that all of them grow at the same time
   each = dataclasses.replace(asked.sampler, slots=0)
   made = sampler.make_sampler(model.decoder, each, model.stop, model.stop_table)
-  return Policy(model, made, made.ready(model.load()), numbers.get("seed", 0))
+  reply = functools.partial(model.tokenizer.reply, **build.message_format(asked))
+  return Policy(model, made, made.ready(model.load()), numbers.get("seed", 0), reply)
 
 
 def sample(
-  policy: Policy, questions: Sequence[str], turn: int, rows: int = 1
+  policy: Policy, ids: Sequence[Sequence[int]], turn: int, rows: int = 1
 ) -> Iterator[list[list["Completion"]]]:
-  """Yields the growing answers to some questions, [questions][samples]; the last are complete.
+  """Yields the growing answers to some prompts, [prompts][samples]; the last are complete.
 
   Args:
     policy: is asked.
-    questions: at least one.
+    ids: of each prompt; at least one.
     turn: how many questions were asked before; each turn has noise of its own.
     rows: least number of prompts, filled up by empty ones, so that batches share a program.
   """
@@ -145,7 +161,6 @@ def sample(
   from grpo_jax.setup import build
   from grpo_jax.types import Prompts
 
-  ids = [policy.model.render(question) for question in questions]
   shards = policy.sampler.layout.size("prompt")
   height = -(-max(rows, len(ids)) // shards) * shards
   tokens = np.zeros((height, width_for(max(map(len, ids)))), np.int32)
@@ -183,13 +198,29 @@ def before_a_stop(text: str, stops: Sequence[str]) -> str:
   return text[: len(text) - max(begun, default=0)]
 
 
-def answer(policy: Policy, question: str, turn: int, out: TextIO) -> None:
-  """Prints the answers to a question; a terminal shows the first one while it grows."""
+def answer(
+  policy: Policy, question: str, turn: int, out: TextIO, past: Sequence[int] = ()
+) -> list[int]:
+  """Prints the answers to a question; a terminal shows the first one while it grows.
+
+  Args:
+    policy: is asked.
+    question: is asked at the end of the conversation.
+    turn: how many questions were asked before.
+    out: where answers go.
+    past: the ids of the conversation so far; none: it begins.
+
+  Returns:
+    The ids of the conversation with the question and the first answer. What was sampled stays as it
+    was sampled.
+  """
   # without the control characters of an answer, which a terminal would obey
   from grpo_jax.run.console import printable
 
   start, shown, group = time.monotonic(), "", []
-  for (group,) in sample(policy, [question], turn):
+  asked = policy.reply(question, past[-1]) if past else policy.model.render(question)
+  ids = [*past, *asked]
+  for (group,) in sample(policy, [ids], turn):
     if out.isatty():
       more = new_text(shown, before_a_stop(group[0].text, policy.model.tokenizer.stop_texts))
       print(printable(more), end="", file=out, flush=True)
@@ -200,6 +231,7 @@ def answer(policy: Policy, question: str, turn: int, out: TextIO) -> None:
   for n, completion in enumerate(group[1:], 2):
     print(printable(completion.text), file=out, flush=True)
     _report(completion, n, len(group), time.monotonic() - start)
+  return [*ids, *group[0].tokens]
 
 
 def _report(completion: "Completion", n: int, of: int, seconds: float) -> None:
@@ -233,7 +265,8 @@ def _answered(policy: Policy, questions: Sequence[str], out: TextIO) -> Iterator
 
   for start in range(0, len(questions), BATCH):
     some = questions[start : start + BATCH]
-    *_, last = sample(policy, some, start, rows=min(BATCH, len(questions)))
+    ids = [policy.model.render(question) for question in some]
+    *_, last = sample(policy, ids, start, rows=min(BATCH, len(questions)))
     for question, group in zip(some, last):
       completions = [completion.text for completion in group]
       stopped = [completion.ended == STOPPED for completion in group]

@@ -3,9 +3,11 @@
     python -m experiments.sample --path=FOLDER_OR_WORKDIR [--step=N]
         [--like=RUN] [--prompt=TEXT | --file=FILE.txt|FILE.jsonl] [--samples=N] [--max_length=N]
         [--temperature=X] [--top_k=N] [--top_p=X] [--min_p=X] [--seed=N]
-        [--environment=NAME[:argument=value,...]] [--problem=N]
+        [--chat] [--environment=NAME[:argument=value,...]] [--problem=N]
 
-Without --prompt and --file it asks for questions until the end of the input (Ctrl-D). A file has a
+Without --prompt and --file it asks for questions until the end of the input (Ctrl-D), each by
+itself. With --chat they follow one another: each is asked after the questions and answers before it
+(of several --samples after the first), until an empty line begins a new conversation. A file has a
 question on each line; in .jsonl it is the field "question" or "prompt" of an object. Answers to a
 file are printed as JSON, one line per question; others as text, which a terminal shows while it is
 sampled (on several devices: when it is complete).
@@ -54,6 +56,8 @@ def main(argv: list[str]) -> None:
     asked = [questions.Question(values.prompt, "", {})] if values.prompt is not None else []
     if values.file:
       asked = questions.read(values.file)
+    if values.chat:
+      check_chat(values.prompt, values.file, played)
     print("starting: importing jax, loading weights", flush=True)
     if played:
       player, examples = playing.load(*weights, numbers, values.like, played, asked)
@@ -62,13 +66,13 @@ def main(argv: list[str]) -> None:
       else:
         playing.print_episodes(player, examples[0], out)
       return
-    policy = asking.load(*weights, numbers, values.like)
+    policy = asking.load(*weights, numbers, values.like, values.chat)
     if values.file:
       asking.answer_file(policy, [question.text for question in asked], out)
     elif values.prompt is not None:
       asking.answer(policy, values.prompt, 0, out)
     else:
-      converse(policy, out)
+      converse(policy, out, values.chat)
 
 
 def check(
@@ -117,6 +121,19 @@ def check(
   return played
 
 
+def check_chat(prompt: str | None, file: str | None, played: Json) -> None:
+  """Refuses --chat where no question is typed, or an episode is played."""
+  for flag, value in (("prompt", prompt), ("file", file)):
+    if value:
+      raise SettingError(
+        f"--chat with --{flag}={kinds.shown(value)}: a chat is typed; give one of them"
+      )
+  if played:
+    raise SettingError(
+      "--chat: an episode is a conversation already; use --environment= to play none"
+    )
+
+
 def check_problem(number: int, played: Json, prompt: str | None, file: str | None) -> None:
   """Refuses --problem where no problem of a run is played."""
   if not played:
@@ -129,18 +146,23 @@ def check_problem(number: int, played: Json, prompt: str | None, file: str | Non
       raise SettingError(f"--problem={number} with --{flag}={kinds.shown(value)}: give one of them")
 
 
-def converse(policy: asking.Policy, out: TextIO) -> None:
-  """Asks for questions and answers each by itself, until the end of the input."""
-  print("a question, or Ctrl-D to end", flush=True)
-  turn = 0
+def converse(policy: asking.Policy, out: TextIO, chat: bool) -> None:
+  """Asks for questions until the end of the input, and answers each by itself, or in a chat."""
+  anew = ", an empty line for a new conversation," if chat else ""
+  print(f"a question{anew} or Ctrl-D to end", flush=True)
+  turn, past = 0, list[int]()
   while True:
     try:
       question = input("> ").strip()
     except EOFError:
       print(flush=True)
       return
+    if chat and not question and past:
+      past = []
+      print("a new conversation", flush=True)
     if question and kinds.is_text(question):
-      asking.answer(policy, question, turn, out)
+      asked = asking.answer(policy, question, turn, out, past)
+      past = asked if chat else []
       turn += 1
 
 
@@ -155,6 +177,9 @@ if __name__ == "__main__":
   flags.DEFINE_string("prompt", None, "A question.")
   flags.DEFINE_string(
     "file", None, "Questions, one on each line: .txt, or .jsonl with the field question or prompt."
+  )
+  flags.DEFINE_bool(
+    "chat", False, "Typed questions follow one another; an empty line begins a new conversation."
   )
   flags.DEFINE_integer("samples", None, "Answers to each question; 1 by default.")
   flags.DEFINE_integer("max_length", None, "Tokens of an answer; as the run has it, or 512.")

@@ -235,7 +235,8 @@ def test_an_answer_is_printed_once_whether_it_streams_or_not(out, monkeypatch):
   ]
   monkeypatch.setattr(asking, "sample", lambda *_: iter(grown))
   tokenizer = types.SimpleNamespace(stop_texts=())
-  policy = types.SimpleNamespace(model=types.SimpleNamespace(tokenizer=tokenizer))
+  model = types.SimpleNamespace(tokenizer=tokenizer, render=lambda question: [1])
+  policy = types.SimpleNamespace(model=model)
   asking.answer(policy, "q", 0, out)
   assert out.getvalue() == "3 + \u20ac\ufffd[2J\nsecond\n"
 
@@ -251,10 +252,63 @@ def test_questions_are_asked_until_the_input_ends(monkeypatch):
 
   monkeypatch.setattr("builtins.input", typing)
   monkeypatch.setattr(
-    asking, "answer", lambda policy, question, turn, out: asked.append((question, turn))
+    asking, "answer", lambda policy, question, turn, out, past: asked.append((question, turn, past))
   )
-  sample.converse(None, None)
-  assert asked == [("one", 0), ("two", 1)]
+  sample.converse(None, None, chat=False)
+  assert asked == [("one", 0, []), ("two", 1, [])]
+
+
+def test_questions_of_a_chat_follow_one_another(monkeypatch, capsys):
+  """Until an empty line; the second one without a conversation changes nothing."""
+  typed, asked = iter(["one", "two", "", "", "three", "four"]), []
+
+  def typing(prompt):
+    try:
+      return next(typed)
+    except StopIteration:
+      raise EOFError from None
+
+  def answer(policy, question, turn, out, past):
+    asked.append((question, turn, list(past)))
+    return [*past, question]
+
+  monkeypatch.setattr("builtins.input", typing)
+  monkeypatch.setattr(asking, "answer", answer)
+  sample.converse(None, None, chat=True)
+  assert asked == [("one", 0, []), ("two", 1, ["one"]), ("three", 2, []), ("four", 3, ["three"])]
+  assert capsys.readouterr().out.count("a new conversation\n") == 1
+
+
+def test_a_chat_is_typed_and_needs_a_template():
+  with pytest.raises(SettingError, match="^--chat with --prompt='x': a chat is typed; give one of"):
+    sample.check_chat("x", None, {})
+  with pytest.raises(
+    SettingError, match="^--chat: an episode is a conversation already; use --env"
+  ):
+    sample.check_chat(None, None, {"environment.name": "guess"})
+  sample.check_chat(None, None, {})
+  with pytest.raises(
+    SettingError, match="^--chat with --path='.*warm_start': .* leave --chat out$"
+  ):
+    asking.load(str(WARM_START), None, {}, chat=True)
+
+
+def test_what_was_sampled_is_read_as_it_was_sampled(monkeypatch):
+  """The first of two samples is kept; a reply knows the last token before it."""
+  read = []
+
+  def sampled(policy, ids, turn):
+    read.append(ids[0])
+    yield [[Completion("a", [7, 2], STOPPED, []), Completion("b", [8], STOPPED, [])]]
+
+  monkeypatch.setattr(asking, "sample", sampled)
+  tokenizer = types.SimpleNamespace(stop_texts=())
+  model = types.SimpleNamespace(tokenizer=tokenizer, render=lambda question: [1, len(question)])
+  policy = types.SimpleNamespace(model=model, reply=lambda question, last: [last + 100, 5])
+  past = asking.answer(policy, "one", 0, io.StringIO())
+  assert past == [1, 3, 7, 2]
+  assert asking.answer(policy, "two", 1, io.StringIO(), past) == [1, 3, 7, 2, 102, 5, 7, 2]
+  assert read == [[1, 3], [1, 3, 7, 2, 102, 5]]
 
 
 def write_run(folder, config):
