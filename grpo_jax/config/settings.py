@@ -286,8 +286,8 @@ class Log:
   measure_every: int = setting(10, Whole(0),
     "Steps between measurements of how an update moved its own samples; 0: off.")
   writers: tuple = setting(("tensorboard",), many(PATH),
-    'What gets the metrics besides metrics.jsonl: "tensorboard", "wandb", or your own, '
-    '"package.module" or "path/file.py", with a class Writer.')
+    'What gets the metrics besides metrics.jsonl: "tensorboard", "wandb", "trackio", or '
+    'your own, "package.module" or "path/file.py", with a class Writer.')
   bucket_seconds: float = setting(60.0, Number(0),
     "Seconds between copies of the logs to a workdir in a bucket.")
 

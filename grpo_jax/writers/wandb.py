@@ -6,12 +6,12 @@ everything stays in DIR/wandb, and `wandb sync DIR/wandb/offline-run-*` sends it
 
 import os
 import pathlib
-import secrets
 from collections.abc import Mapping
 
 import wandb
 
 from grpo_jax.aliases import Json
+from grpo_jax.writers import own_run
 
 
 class Writer:
@@ -20,14 +20,10 @@ class Writer:
   def __init__(self, folder: str, config: Json, first_step: int):
     """Starts a run, or goes on with that of the folder after the first step."""
     path = pathlib.Path(folder).absolute()
-    kept = path / "wandb" / "run_id"
-    if first_step == 0 or not kept.exists():
-      kept.parent.mkdir(exist_ok=True)
-      kept.write_text(secrets.token_hex(8))
     self.run = wandb.init(
       project=os.environ.get("WANDB_PROJECT", "grpo_jax"),
       name=path.name,
-      id=kept.read_text(),
+      id=own_run.kept_id(folder, "wandb", first_step),
       resume="allow",
       config=config,
       dir=folder,
