@@ -71,7 +71,7 @@ def main(argv: list[str]) -> None:
         results.append(result)
     finally:
       if values.out and results:
-        write_samples(values.out, [sample for result in results for sample in result.samples])
+        write_samples(values.out, of_all_paths([result.samples for result in results]))
     if len(results) > 1:
       rich.console.Console(width=120).print(table(results))
 
@@ -182,6 +182,39 @@ def _keep(
   row = {"question": example.question, "completion": completion.text, "answer": example.answer}
   row = about | row | {"reward": float(judged.right), "ended": ended}
   samples.append(row | ({"faults": judged.fault} if judged.fault else {}))
+
+
+def of_all_paths(paths: Sequence[list[dict[str, Any]]]) -> list[dict[str, Any]]:
+  """Returns the rows of samples.jsonl of all paths.
+
+  Those of several paths are groups: each has what all paths wrote to one problem. Problems whose
+  mean reward differs most from that of the first path come first. The rows of one group have one
+  step, so that the step of a path's checkpoint is their field "checkpoint".
+
+  Args:
+    paths: for each path its rows, of each kind in the order of the problems.
+  """
+  if len(paths) == 1:
+    return paths[0]
+  found: dict[int, list[dict[str, Any]]] = {}  # by problem
+  means: dict[int, dict[str, list[float]]] = {}  # by problem and kind: one for each path
+  for rows in paths:
+    kinds = {row["kind"]: [r for r in rows if r["kind"] == row["kind"]] for row in rows}
+    problems = len(kinds["greedy"])  # has one for each
+    for kind, some in kinds.items():
+      per = len(some) // problems
+      for n in range(problems):
+        own = some[n * per : (n + 1) * per]
+        about = {"step": 0, "group": n} | ({"checkpoint": own[0]["step"]} if own[0]["step"] else {})
+        found.setdefault(n, []).extend(row | about for row in own)
+        mean = sum(row["reward"] for row in own) / per
+        means.setdefault(n, {}).setdefault(kind, []).append(mean)
+
+  def apart(problem: int) -> float:
+    return max(abs(x - of[0]) for of in means[problem].values() for x in of)
+
+  order = sorted(found, key=apart, reverse=True)
+  return [row for problem in order for row in found[problem]]
 
 
 def differences(

@@ -12,6 +12,7 @@ import tiny
 from experiments import evaluate as evaluate_command
 from grpo_jax.errors import SettingError
 from grpo_jax.evaluation import policy
+from grpo_jax.reports import inspector
 from grpo_jax.rewards.math import answer_correct, answer_of
 from grpo_jax.sampling.generate import Generator
 from grpo_jax.types import STOPPED, TRUNCATED, Completion, Example, Rollouts
@@ -226,6 +227,28 @@ def test_a_wrong_sample_of_an_evaluation_is_kept_with_reward_0():
     (1.0, "truncated", "4"),
     (0.0, "truncated", "4"),
   ]
+
+
+def test_answers_of_several_paths_are_side_by_side_and_differences_come_first():
+  def rows(path, step, greedy, sampled):
+    kinds = ("greedy", greedy), ("sampled", [x for both in sampled for x in both])
+    return [
+      {"path": path, "step": step, "kind": kind, "reward": float(x)}
+      for kind, xs in kinds
+      for x in xs
+    ]
+
+  first = rows("a", 0, [1, 0, 1], [(1, 1), (0, 0), (1, 0)])
+  second = rows("b", 9, [1, 1, 1], [(1, 1), (0, 1), (0, 0)])  # apart by 0, 1 and 0.5
+  assert evaluate_command.of_all_paths([first]) == first
+  found = evaluate_command.of_all_paths([first, second])
+  assert [row["group"] for row in found] == [1] * 6 + [2] * 6 + [0] * 6
+  assert {(row["path"], row.get("checkpoint"), row["step"]) for row in found} == {
+    ("a", None, 0),  # a folder
+    ("b", 9, 0),
+  }
+  assert [row["reward"] for row in found[:6]] == [0, 0, 0, 1, 0, 1]
+  assert len(inspector.groups(found)) == 3
 
 
 @pytest.mark.parametrize("n", [1, 2, 5, 8])
