@@ -39,7 +39,7 @@ def inputs(dtype):
 
 
 def with_gradients(f, args):
-  """f(*args) and the gradients of a fixed mixture of it on real tokens, in float32."""
+  """Returns f(*args) and the gradients of a fixed mixture of it on real tokens, in float32."""
   out = jax.eval_shape(f, *args)
   weight = np.random.default_rng(1).normal(size=out.shape).astype(np.float32)
   if weight.ndim == 6:
@@ -53,8 +53,15 @@ def with_gradients(f, args):
   return jax.tree.map(lambda x: np.asarray(x, np.float32), jax.tree.leaves(both(*args)))
 
 
-def relative(got, want):
-  return np.linalg.norm(got - want) / np.linalg.norm(want)
+def assert_like_written_out(f, exact, rounded):
+  """Asserts that cuDNN's values and gradients of bfloat16 arrays are those of the same in float32."""
+  assert attention.fits_flash(layout_of_gpu(), AttentionSpec(), rounded[0])
+  assert not attention.fits_flash(layout_of_gpu(), AttentionSpec(), exact[0])
+  got, want = with_gradients(f, rounded), with_gradients(f, exact)
+  assert len(got) == 1 + len(exact)
+  for x, y in zip(got, want):
+    assert np.isfinite(x).all()
+    assert np.linalg.norm(x - y) < 1e-2 * np.linalg.norm(y)
 
 
 @pytest.mark.parametrize("spec", SPECS)
@@ -62,14 +69,7 @@ def test_flash_attention_of_packed_rows_is_the_scores_written_out(spec):
   def of_group(*x):
     return attention.group_attention(layout_of_gpu(), spec, *x, LENGTHS, SEGMENTS, OFFSETS)
 
-  assert attention.fits_flash(layout_of_gpu(), spec, inputs("bfloat16")[0])
-  with jax.default_matmul_precision("highest"):
-    want = with_gradients(of_group, inputs("float32"))
-  got = with_gradients(of_group, inputs("bfloat16"))
-  assert len(got) == 6
-  for x, y in zip(got, want):
-    assert np.isfinite(x).all()
-    assert relative(x, y) < 1e-2
+  assert_like_written_out(of_group, inputs("float32"), inputs("bfloat16"))
 
 
 @pytest.mark.parametrize("spec", SPECS)
@@ -77,17 +77,8 @@ def test_flash_attention_of_prompts_is_the_scores_written_out(spec):
   def of_prompts(*x):
     return attention.causal_attention(layout_of_gpu(), spec, *x)
 
-  def rows(dtype):
-    q, k, v, _, _ = inputs(dtype)
-    return q[:, 0], k[:, 0], v[:, 0]
-
-  with jax.default_matmul_precision("highest"):
-    want = with_gradients(of_prompts, rows("float32"))
-  got = with_gradients(of_prompts, rows("bfloat16"))
-  assert len(got) == 4
-  for x, y in zip(got, want):
-    assert np.isfinite(x).all()
-    assert relative(x, y) < 1e-2
+  exact, rounded = ([x[:, 0] for x in inputs(dtype)[:3]] for dtype in ("float32", "bfloat16"))
+  assert_like_written_out(of_prompts, exact, rounded)
 
 
 @pytest.mark.parametrize(("dtype", "most"), [("float32", 1e-4), ("bfloat16", 0.2)])
