@@ -12,7 +12,7 @@ from collections.abc import Mapping
 import trackio
 
 from grpo_jax.aliases import Json
-from grpo_jax.writers import own_run
+from grpo_jax.io import tracker_run
 
 
 class Writer:
@@ -21,7 +21,7 @@ class Writer:
   def __init__(self, folder: str, config: Json, first_step: int):
     """Starts a run, or goes on with that of the folder after the first step."""
     path = pathlib.Path(folder).absolute()
-    own = own_run.kept_id(folder, "trackio", first_step)
+    own = tracker_run.kept_id(folder, "trackio", first_step)
     self.run = trackio.init(
       project=os.environ.get("TRACKIO_PROJECT", "grpo_jax"),
       name=f"{path.name}-{own}",

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 import wandb
 
 from grpo_jax.aliases import Json
-from grpo_jax.writers import own_run
+from grpo_jax.io import tracker_run
 
 
 class Writer:
@@ -23,7 +23,7 @@ class Writer:
     self.run = wandb.init(
       project=os.environ.get("WANDB_PROJECT", "grpo_jax"),
       name=path.name,
-      id=own_run.kept_id(folder, "wandb", first_step),
+      id=tracker_run.kept_id(folder, "wandb", first_step),
       resume="allow",
       config=config,
       dir=folder,

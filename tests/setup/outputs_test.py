@@ -53,7 +53,7 @@ def test_what_is_no_writer_is_refused_when_the_run_is_loaded(config, tmp_path, t
 
 def test_a_name_that_does_not_exist_is_refused(config):
   config.log.writers = ("tensorbord",)
-  with pytest.raises(SettingError, match="'tensorbord': no module .* tensorboard, wandb$"):
+  with pytest.raises(SettingError, match="'tensorbord': no module .* tensorboard, trackio, wandb$"):
     resolve(config)
 
 

@@ -1,6 +1,6 @@
 """Which run of a tracker a folder has."""
 
-from grpo_jax.writers.own_run import kept_id
+from grpo_jax.io.tracker_run import kept_id
 
 
 def test_a_resumed_run_keeps_its_id_and_one_that_starts_anew_gets_another(tmp_path):
