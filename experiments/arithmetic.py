@@ -100,7 +100,7 @@ def get_config(arg: str = "") -> ConfigDict:
   c.learner.schedule = "linear"
   c.learner.warmup = 5
   c.learner.b2 = 0.95
-  c.learner.sizes = 8  # compiling a program takes as long as ten steps
+  c.learner.sizes = 8  # compiling a program takes as long as five steps
   c.eval.every = 100
   presets.choose(c, args.objective, args.teacher, OBJECTIVES)
   c.update_from_flattened_dict(CHANGES.get(args.objective, {}))

@@ -123,11 +123,7 @@ def check(
 
 def check_chat(prompt: str | None, file: str | None, played: Json) -> None:
   """Refuses --chat where no question is typed, or an episode is played."""
-  for flag, value in (("prompt", prompt), ("file", file)):
-    if value:
-      raise SettingError(
-        f"--chat with --{flag}={kinds.shown(value)}: a chat is typed; give one of them"
-      )
+  refuse_questions("--chat", "a chat is typed; ", prompt, file)
   if played:
     raise SettingError(
       "--chat: an episode is a conversation already; use --environment= to play none"
@@ -141,9 +137,14 @@ def check_problem(number: int, played: Json, prompt: str | None, file: str | Non
       f"--problem={number}: is played with an environment, and there is none; give "
       "--environment=NAME, or ask with --prompt"
     )
-  for flag, value in (("prompt", prompt), ("file", file)):
+  refuse_questions(f"--problem={number}", "", prompt, file)
+
+
+def refuse_questions(flag: str, why: str, prompt: str | None, file: str | None) -> None:
+  """Refuses --prompt and --file beside a flag that leaves no room for them."""
+  for name, value in (("prompt", prompt), ("file", file)):
     if value:
-      raise SettingError(f"--problem={number} with --{flag}={kinds.shown(value)}: give one of them")
+      raise SettingError(f"{flag} with --{name}={kinds.shown(value)}: {why}give one of them")
 
 
 def converse(policy: asking.Policy, out: TextIO, chat: bool) -> None:

@@ -1,8 +1,8 @@
-"""How exactly a product of arrays of some dtype is computed.
+"""Says how exactly a product of arrays of some dtype is computed.
 
 Left to themselves a GPU rounds the factors of a float32 product to TF32 (10 bits of mantissa) and a
 TPU rounds them to bfloat16 (7 bits): with `model.dtype="float32"` the log-probs of sampler and
-learner then differ by about 1e-3. Who wants that speed uses bfloat16 and says so.
+learner then differ by about 1e-3. For that speed, use bfloat16.
 """
 
 import jax

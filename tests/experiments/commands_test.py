@@ -259,7 +259,7 @@ def test_questions_are_asked_until_the_input_ends(monkeypatch):
 
 
 def test_questions_of_a_chat_follow_one_another(monkeypatch, capsys):
-  """Until an empty line; the second one without a conversation changes nothing."""
+  """Ends a conversation at an empty line; a second one changes nothing."""
   typed, asked = iter(["one", "two", "", "", "three", "four"]), []
 
   def typing(prompt):
@@ -294,7 +294,7 @@ def test_a_chat_is_typed_and_needs_a_template():
 
 
 def test_what_was_sampled_is_read_as_it_was_sampled(monkeypatch):
-  """The first of two samples is kept; a reply knows the last token before it."""
+  """Keeps the first of two samples; a reply is told the last token before it."""
   read = []
 
   def sampled(policy, ids, turn):

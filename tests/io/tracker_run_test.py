@@ -1,4 +1,4 @@
-"""Which run of a tracker a folder has."""
+"""Checks which run of a tracker a folder has."""
 
 from grpo_jax.io.tracker_run import kept_id
 

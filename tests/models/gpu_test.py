@@ -1,5 +1,6 @@
-"""What runs on a GPU alone: cuDNN's attention against scores written out, and that the sampler and
-the learner agree there. Run with JAX_PLATFORMS=cuda; elsewhere it is skipped.
+"""Compares cuDNN's attention with scores written out, and the sampler with the learner, on a GPU.
+
+Run with JAX_PLATFORMS=cuda; elsewhere it is skipped.
 """
 
 import jax
@@ -19,7 +20,7 @@ pytestmark = pytest.mark.skipif(jax.default_backend() != "gpu", reason="needs JA
 P, R, LP, T = 2, 3, 200, 300  # prompts, rows of each, and their tokens: no multiples of a block
 K, M, D = 2, 4, 64  # key/value heads, query heads for each of them, head_dim
 LENGTHS = np.array([77, LP], np.int32)
-# Two completions in the first row and a padded one: each token sees its own completion alone.
+# Two completions in a row, and in the last row one with padding: a token sees its own alone.
 SEGMENTS = np.broadcast_to(np.where(np.arange(T) < 140, 0, 1), (P, R, T)).copy()
 SEGMENTS[:, 2] = np.where(np.arange(T) < 250, 2, -1)
 OFFSETS = np.broadcast_to(np.where(np.arange(T) < 140, np.arange(T), np.arange(T) - 140), (P, R, T))

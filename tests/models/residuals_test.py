@@ -1,4 +1,4 @@
-"""What a layer keeps for its backward pass, by `model.remat`."""
+"""Checks what a layer keeps for its backward pass, by `model.remat`."""
 
 import dataclasses
 
@@ -17,7 +17,7 @@ SHAPE = dataclasses.replace(
 
 
 def kept(dtype, remat):
-  """Shapes and dtypes of what a layer keeps of all tokens, without attention's own."""
+  """Returns shapes and dtypes of what a layer keeps of all tokens, without attention's own."""
   shape = dataclasses.replace(SHAPE, mlp=MLP)
   decoder = Decoder(shape, tiny.layout(), dtype=dtype, remat=remat)
   params = jax.tree.map(lambda x: x[0], jax.jit(decoder.init)(jax.random.key(0))["layers"])

@@ -1,4 +1,4 @@
-"""Products of float32 arrays are exact to float32 wherever they run."""
+"""Checks that products of float32 arrays ask for all of their digits."""
 
 import re
 
@@ -23,7 +23,7 @@ def test_float32_alone_asks_for_it():
 
 
 def products(text):
-  """The lines of a program with a product, cut by the dtype of its factors."""
+  """Returns the lines of a program with a product of float32 factors, and those with others."""
   lines = re.findall(r".*stablehlo\.dot_general.*", text)
   exact = [line for line in lines if re.search(r": \(tensor<[\dx]*f32>, tensor<[\dx]*f32>\)", line)]
   return exact, [line for line in lines if line not in exact]
@@ -47,7 +47,7 @@ def test_every_product_of_a_rollout(dtype):
 
 
 def test_every_product_of_an_update():
-  """The reference's pass and the gradient."""
+  """Covers the reference's pass and the gradient."""
   decoder = tiny.decoder()
   cfg = tiny.section("learner", chunk=64)
   learner = learn.make_learn(passes.Setup(decoder, tiny.objective(), tiny.GRADIENT, cfg, 0.7))

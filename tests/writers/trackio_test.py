@@ -1,4 +1,4 @@
-"""Numbers for Trackio, with the real package and no network."""
+"""Writes numbers for Trackio, with the real package and no network."""
 
 import contextlib
 import json

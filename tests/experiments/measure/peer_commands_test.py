@@ -1,4 +1,4 @@
-"""What a peer is told, and what it cannot do."""
+"""Checks what a peer is told, and what is refused because it cannot do it."""
 
 import pytest
 
