@@ -203,8 +203,6 @@ def settle(run: jobs.Job, code: int) -> None:
   """Marks a run as diverged, or ends the program if it failed for another reason.
 
   A run that somebody stopped by a signal is neither.
-
-  One that somebody stopped by a signal is neither.
   """
   lines = (run.folder / "log.txt").read_bytes().decode(errors="replace").strip().splitlines()
   last = lines[-1] if lines else "?"

@@ -29,6 +29,8 @@ class Run(NamedTuple):
   seconds: float  # of the whole run
   memory_mb: float  # its peak; nan where it was not measured
   passes: float  # updates that use a rollout, mean
+  pass_at_k: float  # after the last step, of eval.samples samples; nan where there are none
+  entropy: float  # of the policy, in nats, mean over the last quarter of the steps
 
 
 class Arm(NamedTuple):
@@ -63,8 +65,19 @@ def read(path: storage.Path, memory_mb: float = float("nan")) -> Run:
   accuracy = [line["eval/accuracy"] for line in evaluations]
   passes = [line.get("inner/passes") or 1.0 for line in lines if "loss" in line]
   seconds = json.loads((path / "result.json").read_text())["wall_s"]
-  mean_passes = float(np.mean(passes or [1.0]))
-  return Run(np.array(tokens, float), np.array(accuracy, float), seconds, memory_mb, mean_passes)
+  entropies = [e for line in lines if (e := line.get("entropy")) is not None]
+  last = entropies[-max(1, len(entropies) // 4) :]
+  k = config.get("eval", {}).get("samples", 0)
+  solved = evaluations[-1].get(f"eval/pass@{k}") if evaluations else None
+  return Run(
+    np.array(tokens, float),
+    np.array(accuracy, float),
+    seconds,
+    memory_mb,
+    float(np.mean(passes or [1.0])),
+    np.nan if solved is None else solved,
+    float(np.mean(last)) if last else np.nan,
+  )
 
 
 def sampled_tokens(lines: Sequence[Json], config: Json) -> tuple[np.ndarray, np.ndarray]:
@@ -179,6 +192,8 @@ COLUMNS = (
   ("accuracy", "Greedy, at the common number of tokens: mean ± standard deviation over the seeds."),
   ("min to max", "Over the seeds."),
   ("gain", "Points over the warm start, mean over the seeds."),
+  ("pass@k", "After the last step, of eval.samples samples a problem, mean over the seeds."),
+  ("entropy", "Of a token in nats, over the last quarter of the steps, mean over the seeds."),
   ("passes", "Updates that used a rollout, mean."),
   ("peak MB", "Highest resident memory of the process, mean over the seeds."),
   ("seconds", "Of the whole run with evaluation and compilation, median over the seeds."),
@@ -198,12 +213,16 @@ def cells(arm: Arm, tokens: float) -> list[str]:
     f"{100 * values.min():.1f} to {100 * values.max():.1f}",
   ]
   if not arm.runs:
-    return texts + ["-"] * 5
+    return texts + ["-"] * (len(COLUMNS) - len(texts))
   start = np.mean([run.accuracy[0] for run in arm.runs])
   memory = np.mean([run.memory_mb for run in arm.runs])
+  solved = np.mean([run.pass_at_k for run in arm.runs])
+  entropy = np.mean([run.entropy for run in arm.runs])
   return [
     *texts,
     f"{100 * (values.mean() - start):+.1f}",
+    "-" if np.isnan(solved) else f"{100 * solved:.1f}%",
+    "-" if np.isnan(entropy) else f"{entropy:.3f}",
     f"{np.mean([run.passes for run in arm.runs]):.2g}",
     "-" if np.isnan(memory) else f"{memory:,.0f}",
     f"{np.median([run.seconds for run in arm.runs]):,.0f}",

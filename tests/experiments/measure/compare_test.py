@@ -16,7 +16,14 @@ import pytest
 import rich.console
 
 from experiments import arguments, progress
-from experiments.measure import compare, comparisons, jobs, processes, reward_comparison
+from experiments.measure import (
+  compare,
+  comparisons,
+  jobs,
+  off_policy,
+  processes,
+  reward_comparison,
+)
 from grpo_jax.errors import SettingError
 from grpo_jax.reports import comparison, jsonl
 from grpo_jax.run import signals
@@ -99,8 +106,9 @@ def calls(workdir):
     comparisons.get_config(),
     comparisons.get_config("quick"),
     reward_comparison.get_config("orm=o,prm=p"),
+    off_policy.get_config(),
   ],
-  ids=["objectives", "quick", "rewards"],
+  ids=["objectives", "quick", "rewards", "off_policy"],
 )
 def test_every_arm_is_a_run_whose_settings_exist(c):
   compare.check(c)
@@ -132,6 +140,19 @@ def test_arms_are_chosen_by_name():
     SettingError, match=r"arms=grpo\+pppo: no arm 'pppo'; choose from grpo\+ppo\+"
   ):
     comparisons.get_config("arms=grpo+pppo")
+
+
+def test_off_policy_arms_make_as_many_updates_on_a_rollout():
+  for updates, passes in ((8, 1), (16, 2)):
+    c = off_policy.get_config(f"updates={updates}")
+    for arm in jobs.names(c):
+      flags = jobs.job(c, pathlib.Path("w"), arm, 1e-4, 0).flags
+      assert [f for f in flags if "learner.m" in f] == [
+        "--config.learner.minibatches=8",
+        f"--config.learner.mu={passes}",
+      ]
+  with pytest.raises(SettingError, match="updates=12: use a multiple of 8"):
+    off_policy.get_config("updates=12")
 
 
 def test_an_arm_without_its_reward_model_is_refused():
@@ -380,8 +401,8 @@ def test_the_page_stands_alone_and_shows_what_is_finished(config, workdir, capsy
   text = (workdir / "compare.md").read_text()
   # ppo samples 100 tokens a step, grpo 50: at 200 tokens ppo is half way from 0.2 to 0.4.
   assert "200 completion tokens" in text and "Not finished: 7 of 8 runs" in text
-  assert "| grpo | 0.002* | 2 | 40.5% ± 0.7 | 40.0 to 41.0 | +20.5 | 1 | " in text
-  assert "| ppo | 0.002* | 1 | 30.0% | 30.0 to 30.0 | +10.0 | 1 | " in text
+  assert "| grpo | 0.002* | 2 | 40.5% ± 0.7 | 40.0 to 41.0 | +20.5 | - | - | 1 | " in text
+  assert "| ppo | 0.002* | 1 | 30.0% | 30.0 to 30.0 | +10.0 | - | - | 1 | " in text
 
 
 def test_without_matplotlib_there_is_the_table(config, workdir, monkeypatch):
