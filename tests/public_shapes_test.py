@@ -823,7 +823,14 @@ def test_a_row_that_is_not_there():
     gsm8k.get_config("objective=grop")
 
 
-@pytest.mark.parametrize("objective", arithmetic.OBJECTIVES)
+@pytest.mark.parametrize(
+  "objective",
+  # those that are called as their module is, and others with the slow tests
+  [
+    row if row == module else pytest.param(row, marks=pytest.mark.slow)
+    for row, (module, _) in arithmetic.OBJECTIVES.items()
+  ],
+)
 def test_arithmetic_traces(objective):
   config = arithmetic.get_config(
     f"objective={objective}{with_teacher(arithmetic.OBJECTIVES[objective][0])}"

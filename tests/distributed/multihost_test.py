@@ -232,6 +232,7 @@ def test_a_signal_to_one_of_four_saves_on_all_and_any_number_goes_on(hosts):
       np.testing.assert_allclose([a[k] for k in same], [b[k] for k in same], rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_a_checkpoint_that_one_host_alone_cannot_read_is_passed_over_by_all(hosts):
   finish(hosts, 2, "stale", "--config.checkpoint.keep=3")

@@ -134,6 +134,7 @@ def weights(folder: pathlib.Path) -> dict[str, np.ndarray]:
   return load_file(folder / "export" / "model.safetensors")
 
 
+@pytest.mark.slow
 def test_both_runs_are_made_by_one_command(tmp_path, monkeypatch):
   c = two_runs()
   c.learner.lr = c.first.learner.lr = 0.0

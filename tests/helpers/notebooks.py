@@ -18,7 +18,11 @@ SECONDS = 1800  # that a cell may take, on a busy machine
 
 
 def run(
-  book: pathlib.Path, folder: pathlib.Path, env: Mapping[str, str] | None = None, last: str = ""
+  book: pathlib.Path,
+  folder: pathlib.Path,
+  env: Mapping[str, str] | None = None,
+  last: str = "",
+  changes: Mapping[str, str] | None = None,
 ) -> Any:
   """Returns the notebook with the outputs of a run in a copy of examples/ in `folder`.
 
@@ -27,6 +31,7 @@ def run(
     folder: where it runs, and where its runs are written.
     env: environment of its process; None: that of this one.
     last: code of another cell, which is run after the others.
+    changes: lines of code, and what stands there in their place.
 
   Raises:
     nbclient.exceptions.CellExecutionError: a cell failed.
@@ -37,6 +42,9 @@ def run(
   there = folder / "examples"
   shutil.copytree(book.parent, there)
   notebook = nbformat.read(book, as_version=4)
+  for old, new in (changes or {}).items():
+    (cell,) = [cell for cell in notebook.cells if old in cell.source.splitlines()]
+    cell.source = "\n".join(new if line == old else line for line in cell.source.splitlines())
   if last:
     notebook.cells.append(nbformat.v4.new_code_cell(last))
   client = nbclient.NotebookClient(

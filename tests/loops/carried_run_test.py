@@ -33,6 +33,7 @@ def numbers(folder):
   return [{k: v for k, v in line.items() if not k.startswith(TIMINGS)} for line in lines]
 
 
+@pytest.mark.slow
 def test_a_run_learns_from_groups_that_an_update_interrupted(tmp_path, capsys):
   """Their ages are logged, and the sampler's log-probs are those of the policies that sampled."""
   online.train(resolve(tiny_runs.config(CARRIED)), str(tmp_path))
@@ -55,12 +56,13 @@ def test_stale_tokens_that_nothing_weighs_are_told(tmp_path, capsys):
   assert capsys.readouterr().out.count(told) == 1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
   "more",
   [
     {},
-    pytest.param({"sampler.tries": 2}, marks=[pytest.mark.slow, pytest.mark.long]),
-    pytest.param({"data.redraw": 0.5}, marks=[pytest.mark.slow, pytest.mark.long]),
+    pytest.param({"sampler.tries": 2}, marks=pytest.mark.long),
+    pytest.param({"data.redraw": 0.5}, marks=pytest.mark.long),
   ],
   ids=str,
 )
@@ -94,9 +96,8 @@ def test_a_run_that_is_killed_ends_as_if_it_had_not_been(tmp_path, phase, count)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-  "phase, count", [("sample", 3), pytest.param("learn", 4, marks=pytest.mark.long)]
-)
+@pytest.mark.long
+@pytest.mark.parametrize("phase, count", [("sample", 3), ("learn", 4)])
 def test_carried_episodes_survive_a_kill(tmp_path, phase, count):
   changes = EPISODES | {"sampler.carry": 4, "objective.mismatch": "token"}
   runs = resume_test.Runs(tmp_path, tiny_runs.source(changes))

@@ -17,6 +17,7 @@ def lines_of(folder: pathlib.Path, name: str) -> list[dict]:
   return [json.loads(line) for line in (folder / name).read_text().splitlines()]
 
 
+@pytest.mark.slow
 def test_a_run_learns_from_episodes(tmp_path):
   """Rewards of turns, faults and turns are logged; what was read is told from what was sampled."""
   config = tiny_runs.config(EPISODES | {"log.measure_every": 2})

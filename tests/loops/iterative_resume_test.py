@@ -44,6 +44,7 @@ def reward_model(runs, workdir):
   return (runs.folder / workdir / "reward_model" / "model.safetensors").read_bytes()
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_killed_in_each_phase(runs, expected):
   for strike in (("sample", 2), ("learn", 2), ("teach", 1), ("save", 1, 0.02), ("teach", 1)):

@@ -181,6 +181,7 @@ def test_two_steps_learn_something(whole):
   assert (whole.folder / "whole" / "samples.npz").exists() == (whole.kind != "solutions")
 
 
+@pytest.mark.slow
 @of_every_kind
 def test_stopped_after_one_step_it_goes_on_with_the_same_samples_to_the_same_numbers(whole):
   before = whole.draws
@@ -205,6 +206,7 @@ def test_stopped_after_one_step_it_goes_on_with_the_same_samples_to_the_same_num
     jax.tree.map(np.testing.assert_array_equal, whole.kept("stopped"), whole.kept("whole"))
 
 
+@pytest.mark.slow
 @of_samples
 def test_damaged_samples_are_drawn_again(whole, capsys):
   stopped = whole.start("cut", stop_after=1)

@@ -2,6 +2,7 @@
 
 import json
 
+import pytest
 import tiny_runs
 
 from grpo_jax.loops import online
@@ -18,6 +19,7 @@ SHORT = {
 }
 
 
+@pytest.mark.slow
 def test_a_run_of_ppo_goes_from_end_to_end_and_is_resumed(tmp_path):
   """A critic that shared arrays with the policy would be donated twice, and the first update would
   fail.

@@ -40,6 +40,7 @@ def lines(folder: pathlib.Path) -> list[dict]:
   return [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_a_reward_model_that_learned_beside_one_policy_rewards_the_steps_of_another(
   tmp_path, monkeypatch

@@ -44,6 +44,7 @@ def test_it_goes_a_share_of_the_way():
   np.testing.assert_array_equal(reference.move(old, new, 0.0)["w"], old["w"])
 
 
+@pytest.mark.slow
 def test_a_run_moves_it_and_is_resumed_with_it(tmp_path):
   _, first, moved = run(tmp_path / "two", 1, **{"reference.ema": 0.5})
   start = jax.device_get(build.model(resolve(tiny_runs.config(SHORT))).load())
@@ -62,6 +63,7 @@ def test_with_a_share_of_one_it_is_the_policy_of_the_steps_start(tmp_path):
   jax.tree.map(np.testing.assert_array_equal, policy, tree)
 
 
+@pytest.mark.slow
 def test_a_resumed_run_needs_its_first_reference_no_more(tmp_path):
   """The reference is in the checkpoints; a fresh run still reads the folder."""
   teacher, moved = tmp_path / "teacher", tmp_path / "moved"
@@ -91,6 +93,7 @@ def test_adapters_and_a_folder_are_refused():
     checks.check_reference(resolve(tiny_runs.config(SHORT | changes)))
 
 
+@pytest.mark.slow
 def test_a_teacher_of_another_shape_teaches_and_the_run_is_resumed(tmp_path):
   plain = SHORT | {"objective.beta": 0.0}
   teacher = resolve(tiny_runs.config(plain | {"steps": 1, "model.variant": "test_gemma2"}))

@@ -167,6 +167,7 @@ def test_the_bound_of_a_ratio_is_that_of_the_sign_of_the_advantage(advantage, lo
   assert sample_rows.digits(found) == [bound]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("mu", [1, 2])
 def test_a_run_writes_groups_whose_tokens_add_up(tmp_path, mu):
   """With one update the numbers before it come from the loss, with two from a pass of their own."""

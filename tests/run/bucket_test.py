@@ -238,6 +238,7 @@ def killed(runs, expected):
   return "killed"
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_a_run_that_is_killed_and_goes_on_is_that_of_a_disk(runs, expected, killed):
   runs.assert_as_if_not_struck(killed, expected)

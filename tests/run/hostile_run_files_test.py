@@ -139,6 +139,18 @@ UNTOLD: dict[str, Edit] = {  # what a run makes anew, or what is nothing of its 
   "inputs: gone": lambda run: (run / "inputs.json").unlink() or (run / "checksums.json").unlink(),
   "checkpoints: a file": text("checkpoints/notes.txt", "mine"),
 }
+# one of most files, for the quick tests
+SHORT = (
+  "config: empty",
+  "result: a list",
+  "inputs: numbers and lists",
+  "decoder: a text as attention",
+  "tokenizer: a list",
+  "checksums: of files elsewhere",
+  "about: no object",
+  "metrics: a pipe",
+  "lock: a million bytes",
+)
 
 
 @pytest.fixture(scope="module")
@@ -156,7 +168,9 @@ def plots() -> types.ModuleType:
   return pytest.importorskip("grpo_jax.reports.plots", exc_type=ImportError)
 
 
-@pytest.mark.parametrize("what", [*TOLD, *UNTOLD])
+@pytest.mark.parametrize(
+  "what", [w if w in SHORT else pytest.param(w, marks=pytest.mark.slow) for w in TOLD | UNTOLD]
+)
 def test_every_command_answers_in_lines(good, model, tmp_path, capsys, what):
   run = pathlib.Path(shutil.copytree(good, tmp_path / "run"))
   (TOLD | UNTOLD)[what](run)
@@ -183,4 +197,4 @@ def test_every_command_answers_in_lines(good, model, tmp_path, capsys, what):
 
 
 def test_there_are_enough():
-  assert len(TOLD) + len(UNTOLD) >= 40
+  assert len(TOLD) + len(UNTOLD) >= 40 and set(SHORT) <= (TOLD | UNTOLD).keys()
