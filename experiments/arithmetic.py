@@ -74,12 +74,13 @@ def warm_start(hard: bool) -> str:
 
 def set_task(c: ConfigDict, hard: bool) -> None:
   """Sets the problems, and the sizes of what is sampled for them; `c` is changed in place."""
+  c.mesh.cpu_devices = 2
   c.model.layers = "unroll"
   c.data.prompts = 32
   c.data.arithmetic.max_number = 40
   c.data.max_prompt_length = 64
   c.sampler.group = 8
-  c.sampler.slots = 64
+  c.sampler.slots = 32
   c.sampler.max_length = 56
   if hard:
     c.data.arithmetic.min_steps = 5

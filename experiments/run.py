@@ -67,10 +67,13 @@ def start(config: ConfigDict, workdir: str, join: Callable[[], None] | None = No
   if not join:
     check_command(config, workdir)
   print("starting: importing jax, loading weights and data", flush=True)
+  from grpo_jax.distributed import inputs, sharding  # imports jax
+  from grpo_jax.distributed.lifeline import Lifeline
+
   if join:
     join()
-  from grpo_jax.distributed import inputs
-  from grpo_jax.distributed.lifeline import Lifeline  # imports jax
+  else:
+    sharding.split_cpu(config.mesh)
 
   with Lifeline():
     inputs.check_hosts(

@@ -255,6 +255,9 @@ class Mesh:
   group: int = setting(1, AXIS, "Shards of the completions of a prompt.")
   tensor: int = setting(1, AXIS, "Shards of heads, MLP and vocabulary.")
   rules: tuple = setting(MESH_RULES, RULES, "Mesh axes of each logical axis, see sharding.Layout.")
+  cpu_devices: int = setting(1, Whole(1),
+    "Devices that experiments.run makes of a CPU, unless XLA_FLAGS says how many. A small model "
+    "samples sooner on one for each of two cores: most of its operations use only one.")
 
 @dataclasses.dataclass(frozen=True)
 class Eval:

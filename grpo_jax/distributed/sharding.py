@@ -8,6 +8,7 @@ is refused.
 import collections
 import dataclasses
 import math
+import os
 from collections.abc import Sequence
 
 import jax
@@ -20,6 +21,7 @@ from grpo_jax.errors import SettingError
 from grpo_jax.types import Prompts
 
 AXES = forms.MESH_AXES
+CPU_DEVICES = "xla_force_host_platform_device_count"  # of XLA_FLAGS
 
 # Pairs of logical axes of one array, which may not share a mesh axis.
 TOGETHER = (
@@ -124,6 +126,15 @@ def _batch_axes(node: Tree) -> Tree:
   if _is_prompts(node):
     return jax.tree.map(lambda x: ("prompt",) + (None,) * (x.ndim - 1), node)
   return ("prompt", "sample")[: node.ndim] + (None,) * (node.ndim - 2)
+
+
+def split_cpu(cfg: settings.Mesh) -> None:
+  """Makes `mesh.cpu_devices` devices of a CPU, unless XLA_FLAGS says how many.
+
+  No device may have been used before. Nothing changes on a GPU or a TPU.
+  """
+  if cfg.cpu_devices > 1 and CPU_DEVICES not in os.environ.get("XLA_FLAGS", ""):
+    jax.config.update("jax_num_cpu_devices", cfg.cpu_devices)
 
 
 def make_layout(cfg: settings.Mesh, devices: Sequence[jax.Device] | None = None) -> Layout:

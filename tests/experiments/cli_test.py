@@ -234,6 +234,22 @@ def test_the_loop_gets_the_config_and_what_it_wrote_is_drawn(tmp_path):
   assert '"reward/mean": 3' in (tmp_path / "metrics.jsonl").read_text()
 
 
+@pytest.mark.parametrize(
+  "flags, count", [("", 3), (f"{conftest.DEVICES}=2", 2)], ids=["a setting", "XLA_FLAGS"]
+)
+def test_a_cpu_is_so_many_devices(flags, count, tmp_path, program):
+  (tmp_path / "made_up.py").write_text(
+    "import jax\nLIKE = 'online'\ndef train(config, workdir): print('devices', jax.device_count())"
+  )
+  (tmp_path / "config.py").write_text(CONFIG.replace("nonsense", str(tmp_path / "made_up.py")))
+  args = [
+    f"--config={tmp_path}/config.py",
+    f"--workdir={tmp_path}/w",
+    "--config.mesh.cpu_devices=3",
+  ]
+  assert f"devices {count}\n" in program("experiments.run", *args, XLA_FLAGS=flags).stdout
+
+
 def test_without_matplotlib_the_run_says_so_and_ends_well(monkeypatch, tmp_path, capsys):
   config = with_loop(tmp_path, "LIKE = 'online'\ndef train(config, workdir): pass")
   monkeypatch.setitem(sys.modules, "matplotlib", None)
