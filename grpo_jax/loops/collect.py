@@ -19,6 +19,7 @@ from grpo_jax.loops.collector import Collector
 from grpo_jax.loops.groups import Scored, choose, failed, padded, with_rewards
 from grpo_jax.loops.reward_workers import Asked
 from grpo_jax.models.decoder import Params
+from grpo_jax.packing import balance
 from grpo_jax.reward_models.rewards import given_by
 from grpo_jax.rewards import attempts, combine
 from grpo_jax.run import compile_cache
@@ -64,7 +65,8 @@ def collect(collector: Collector, params: Params, key: jax.Array, writer: Writer
     kept.extend((attempt * len(examples) + varied).tolist())
     if len(kept) >= c.prompts:
       break
-  batch = sampled[0] if c.tries == 1 else choose(sampled, padded(kept, c.prompts))
+  places = [*range(c.prompts)] if c.tries == 1 else padded(kept, c.prompts)
+  batch = balanced(c, sampled, places)
   metrics = {
     "prompts_too_long": sum(numbers["prompts_too_long"] for numbers in statistics),
     "slot_use": float(np.mean([float(numbers["slot_use"]) for numbers in statistics])),
@@ -75,6 +77,19 @@ def collect(collector: Collector, params: Params, key: jax.Array, writer: Writer
   metrics |= sample_metrics.reward_metrics(sampled, flat, c.names)
   metrics |= sample_metrics.agreement_metrics(sampled, c.names, c.learned, c.rule)
   return Collected(batch, metrics, seconds)
+
+
+def balanced(collector: Collector, sampled: Sequence[Scored], places: Sequence[int]) -> Scored:
+  """Returns the groups at `places` of the joined batches, in the order of packing/balance.py."""
+  sizes = collector.generator.sizes
+  lengths = [batch.rollouts.lengths.sum(1) + batch.rollouts.prompts.lengths for batch in sampled]
+  tokens = np.concatenate([*lengths, [0]])[places]  # the last is that of an empty group
+  new = balance.order(
+    tokens, sizes.layout.size("prompt"), collector.minibatches, sizes.microbatches
+  )
+  ordered = np.asarray(places)[new].tolist()
+  unchanged = len(sampled) == 1 and ordered == [*range(len(sampled[0].examples))]
+  return sampled[0] if unchanged else choose(sampled, ordered)
 
 
 def draw(
