@@ -56,9 +56,8 @@ def group(n: int) -> dict[str, np.ndarray]:
 class Sampler:
   """Remembers what it was called with."""
 
-  layout = tiny.layout()
-
-  def __init__(self) -> None:
+  def __init__(self, mesh: tuple[int, ...] = tiny.ONE) -> None:
+    self.layout = tiny.layout(mesh)
     self.keys: list[jax.Array] = []
     self.params: list[Any] = []
 
@@ -117,14 +116,15 @@ def run(
   tries: int,
   functions: Sequence = (("given", given, 1.0),),
   objective: Any = None,
+  mesh: tuple[int, ...] = tiny.ONE,
 ) -> Run:
   """`collect` on those batches."""
   warnings: list[str] = []
   writer = types.SimpleNamespace(
     phase=lambda name: contextlib.nullcontext(Timer()), warn=lambda _, text: warnings.append(text)
   )
-  sampler, batches = Sampler(), iter(plan)
-  generator = Generator(sampler, tiny.sizes(), Ids(), words, LONGEST)
+  sampler, batches = Sampler(mesh), iter(plan)
+  generator = Generator(sampler, tiny.sizes(mesh), Ids(), words, LONGEST)
   target_prob = types.SimpleNamespace(name="target_prob")
   by_totals = functools.partial(common.flat, cfg=target_prob, advantages=None)
   flat = by_totals if objective is None else objective
@@ -188,6 +188,19 @@ def test_groups_of_equal_rewards_are_dropped_and_more_are_sampled(tries, calls, 
   assert kept(got.batch) == want
   assert len(got.sampler.keys) == got.numbers["sampling_tries"] == calls
   assert got.left == list(MIXED[calls:])
+
+
+@pytest.mark.parametrize(
+  "plan, tries, want",
+  [
+    # of 13, 14 and 10 tokens: 27 lay on the first shard, and 10 on the other
+    (MIXED[:2], 2, [13, None, 11, 20]),
+    # of 10, 13, 16 and 14 tokens: 23 and 30 become 26 and 27
+    (MIXED[3:], 1, [40, 42, 41, 43]),
+  ],
+)
+def test_shards_get_about_as_many_tokens(plan, tries, want):
+  assert kept(run(*plan, tries=tries, mesh=(1, 2, 1, 1)).batch) == want
 
 
 def test_a_reward_that_gives_none_to_a_whole_step_is_told_by_name():
