@@ -5,6 +5,9 @@ the steps so far. The label of the step is the share of them that reach the righ
 (`offline.labels="soft"`), or 1 if any does ("hard"). `eval.reward` decides what is right, within
 `sampler.max_length` tokens of the whole.
 
+The steps so far are a part of the prompt, which a group shares. As samples that have begun
+(sampling/begun.py) each continuation would have a copy of them, and its own pass over it.
+
 After the last step of a sample that ended there is nothing to continue: its label is whether the
 sample is right. The last step of a truncated sample may be incomplete and gets no label. Samples
 that share their first steps share the labels of these.
