@@ -7,7 +7,7 @@ and how the calculator is called: `<<calc: 37 * 48>>`. Then it learns by GRPO fr
 whether its final answer is right. A call ends a turn, and environments/calculator.py answers it.
 
 Hardware: two CPU cores; half an hour beside other work. Score to expect: a greedy accuracy of 70 to
-73% after the SFT and of 86 to 93% after GRPO with two of three seeds; the third went from 35 to 47%.
+73% after the SFT and of 86 to 93% after GRPO with two seeds of three, of 35 and 47% with the third.
 
     :without   the same problems and runs without the calculator: none is solved, before or after
 """
