@@ -73,7 +73,8 @@ def start(config: ConfigDict, workdir: str, join: Callable[[], None] | None = No
   if join:
     join()
   else:
-    sharding.split_cpu(config.mesh)
+    runs = [run.config for run in stages.divide(config, workdir)]
+    sharding.split_cpu(config.mesh, [size for run in runs for size in batches(run)])
 
   with Lifeline():
     inputs.check_hosts(
@@ -84,6 +85,13 @@ def start(config: ConfigDict, workdir: str, join: Callable[[], None] | None = No
     # absolute, since user code may change the directory later
     workdir = os.fspath(storage.absolute(storage.expanded("--workdir", workdir)))
     make_runs(stages.divide(config, workdir))
+
+
+def batches(config: ConfigDict) -> tuple[int, ...]:
+  """Returns sizes that the devices of a run have to divide; 0 stands for none."""
+  minibatch = config.data.prompts // config.learner.minibatches
+  pairs = config.iterative.pairs if config.loop == "iterative" else 0
+  return minibatch, config.learner.microbatch, config.sampler.carry, config.eval.batch, pairs
 
 
 def make_runs(runs: Sequence[Stage]) -> None:

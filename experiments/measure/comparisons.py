@@ -39,7 +39,7 @@ ARMS: dict[str, tuple[str, ...]] = {
   "mu4_kl": ("grpo", "learner.mu=4", "learner.stop_kl=0.005"),
   "target_prob": ("target_prob",),  # mu = 4
   "lora": ("grpo", "lora.rank=16"),
-  # half as many groups again are begun, and go on under new weights when a step has enough
+  # eight more groups are sampled, and go on under new weights when a step has enough
   "carried": ("grpo", "sampler.carry=8", "objective.mismatch=token"),
   "int8": ("grpo", "sampler.weights_dtype=int8"),  # the sampler alone has rounded weights
   # So few prompts that each comes again and again, all in their turn or less often where all

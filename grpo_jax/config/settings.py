@@ -256,8 +256,9 @@ class Mesh:
   tensor: int = setting(1, AXIS, "Shards of heads, MLP and vocabulary.")
   rules: tuple = setting(MESH_RULES, RULES, "Mesh axes of each logical axis, see sharding.Layout.")
   cpu_devices: int = setting(1, Whole(1),
-    "Devices that experiments.run makes of a CPU, unless XLA_FLAGS says how many. A small model "
-    "samples sooner on one for each of two cores: most of its operations use only one.")
+    "Most devices that experiments.run makes of a CPU, where they divide the batches and XLA_FLAGS "
+    "does not say how many. A small model samples sooner on two: most of its operations use one "
+    "core.")
 
 @dataclasses.dataclass(frozen=True)
 class Eval:

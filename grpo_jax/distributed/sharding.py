@@ -128,13 +128,19 @@ def _batch_axes(node: Tree) -> Tree:
   return ("prompt", "sample")[: node.ndim] + (None,) * (node.ndim - 2)
 
 
-def split_cpu(cfg: settings.Mesh) -> None:
-  """Makes `mesh.cpu_devices` devices of a CPU, unless XLA_FLAGS says how many.
+def split_cpu(cfg: settings.Mesh, batches: Sequence[int]) -> None:
+  """Makes `mesh.cpu_devices` devices of a CPU, or fewer, unless XLA_FLAGS says how many.
 
   No device may have been used before. Nothing changes on a GPU or a TPU.
+
+  Args:
+    cfg: if it says how many devices the mesh has, no more are made.
+    batches: sizes that the devices have to divide; 0 stands for none.
   """
-  if cfg.cpu_devices > 1 and CPU_DEVICES not in os.environ.get("XLA_FLAGS", ""):
-    jax.config.update("jax_num_cpu_devices", cfg.cpu_devices)
+  size = max(0, math.prod(getattr(cfg, axis) for axis in AXES))  # below 0: one axis is open
+  devices = math.gcd(cfg.cpu_devices, size, *batches)
+  if devices > 1 and CPU_DEVICES not in os.environ.get("XLA_FLAGS", ""):
+    jax.config.update("jax_num_cpu_devices", devices)
 
 
 def make_layout(cfg: settings.Mesh, devices: Sequence[jax.Device] | None = None) -> Layout:

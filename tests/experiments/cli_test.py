@@ -235,9 +235,15 @@ def test_the_loop_gets_the_config_and_what_it_wrote_is_drawn(tmp_path):
 
 
 @pytest.mark.parametrize(
-  "flags, count", [("", 3), (f"{conftest.DEVICES}=2", 2)], ids=["a setting", "XLA_FLAGS"]
+  "flags, setting, count",
+  [
+    ("", "steps=1", 4),
+    (f"{conftest.DEVICES}=2", "steps=1", 2),
+    ("", "data.prompts=6", 2),  # what divides both
+    ("", "mesh.fsdp=1", 1),
+  ],
 )
-def test_a_cpu_is_so_many_devices(flags, count, tmp_path, program):
+def test_a_cpu_is_so_many_devices(flags, setting, count, tmp_path, program):
   (tmp_path / "made_up.py").write_text(
     "import jax\nLIKE = 'online'\ndef train(config, workdir): print('devices', jax.device_count())"
   )
@@ -245,7 +251,9 @@ def test_a_cpu_is_so_many_devices(flags, count, tmp_path, program):
   args = [
     f"--config={tmp_path}/config.py",
     f"--workdir={tmp_path}/w",
-    "--config.mesh.cpu_devices=3",
+    "--config.data.prompts=8",
+    "--config.mesh.cpu_devices=4",
+    f"--config.{setting}",
   ]
   assert f"devices {count}\n" in program("experiments.run", *args, XLA_FLAGS=flags).stdout
 
