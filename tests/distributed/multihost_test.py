@@ -167,7 +167,10 @@ def test_a_reward_that_fails_on_one_host_alone_is_counted_on_all(hosts):
       *((0, "raise", "sample", 2), "", (1, 1), "error: host 0 (process PID): ValueError: struck"),
       marks=pytest.mark.long,
     ),
-    ((1, "interrupt", "score", 1), "", (130, 130), "error: host 1 (process PID): interrupted"),
+    pytest.param(
+      *((1, "interrupt", "score", 1), "", (130, 130), "error: host 1 (process PID): interrupted"),
+      marks=pytest.mark.long,
+    ),
     pytest.param(  # without a whole run it is a quick test, above
       *(
         (1, "SIGKILL", "learn", 2),
