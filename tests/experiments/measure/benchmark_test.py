@@ -58,6 +58,7 @@ def test_a_setting_that_is_refused_is_one_line(monkeypatch, capsys):
   assert capsys.readouterr().err == "error: model.remat='full': use none, block or dots\n"
 
 
+@pytest.mark.slow
 def test_adapters_are_measured_over_weights_in_bfloat16():
   found = benchmark.measure(benchmarks.get_config(TINY + ",lora=4,dtype=bfloat16"))
   plain = benchmark.measure(benchmarks.get_config(TINY))
