@@ -68,7 +68,7 @@ def test_a_notebook_says_how_to_open_it_and_how_long_it_takes(book):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("count", [6, pytest.param(40, marks=pytest.mark.long)])
+@pytest.mark.parametrize("count", [8, pytest.param(40, marks=pytest.mark.long)])
 def test_the_embedded_task_is_learned(tmp_path, count):
   shown = (
     '[result, len(rewards), [row["reward"] for row in group], after.model.tokenizer.vocab_size]'
