@@ -1,13 +1,15 @@
 """Orders the groups of a batch so that shards and microbatches get about as many tokens.
 
 All shards and microbatches run one program, whose lists hold the tokens of the largest of them
-(plan.py). What the others have less is padding, and an empty group in each place that dynamic
-sampling could not fill is nothing but padding.
+(plan.py). A shard or microbatch with fewer tokens computes padding in their place. Where dynamic
+sampling could not fill the batch there are empty groups, which have no tokens at all.
 """
 
 import heapq
 
 import numpy as np
+
+from grpo_jax.packing import plan
 
 
 def order(tokens: np.ndarray, shards: int, minibatches: int, microbatches: int) -> np.ndarray:
@@ -23,8 +25,10 @@ def order(tokens: np.ndarray, shards: int, minibatches: int, microbatches: int) 
   for j in range(minibatches):
     members = np.arange(j, len(tokens), minibatches)
     new[members] = members[_order(tokens[members], shards, microbatches // minibatches)]
-  better = _most(tokens[new], shards, microbatches) < _most(tokens, shards, microbatches)
-  return new if better else np.arange(len(tokens))
+  before, after = (
+    plan.most_tokens(x[:, None], shards, microbatches) for x in (tokens, tokens[new])
+  )
+  return new if after < before else np.arange(len(tokens))
 
 
 def _order(tokens: np.ndarray, shards: int, microbatches: int) -> np.ndarray:
@@ -45,8 +49,3 @@ def _order(tokens: np.ndarray, shards: int, microbatches: int) -> np.ndarray:
   for (shard, microbatch), groups in held.items():
     new[shard, :, microbatch] = sorted(groups)
   return new.reshape(-1)
-
-
-def _most(tokens: np.ndarray, shards: int, microbatches: int) -> int:
-  """Returns the most tokens of a shard in a microbatch."""
-  return int(tokens.reshape(shards, -1, microbatches).sum(axis=1).max())

@@ -1,4 +1,4 @@
-"""The order of groups that gives shards and microbatches about as many tokens."""
+"""Tests the order of groups that gives shards and microbatches about as many tokens."""
 
 import numpy as np
 import pytest
@@ -7,12 +7,12 @@ from grpo_jax.packing import balance, plan
 
 
 def largest(tokens, shards, microbatches):
-  """The tokens of the fullest shard and microbatch, which `plan.pack` makes room for."""
+  """Returns the tokens of the fullest shard and microbatch, which `plan.pack` makes room for."""
   return plan.most_tokens(np.asarray(tokens)[:, None], shards, microbatches)
 
 
 def test_by_hand():
-  """Two shards: 9 goes to the first, 7 and 6 to the second, which is full, and 1 to the first."""
+  """Puts 9 on the first of two shards, 7 and 6 on the second, which is full, and 1 on the first."""
   assert balance.order(np.array([9, 6, 7, 1]), 2, 1, 1).tolist() == [0, 3, 1, 2]
   # two microbatches on one shard, places 0, 2 and 1, 3
   assert balance.order(np.array([9, 6, 7, 1]), 1, 1, 2).tolist() == [0, 1, 3, 2]

@@ -72,7 +72,7 @@ def test_the_mean_of_passes_is_read(tmp_path):
 
 
 def test_what_is_left_of_the_policy_is_read(tmp_path):
-  """Pass@k after the last step, and the entropy of the last quarter of the steps."""
+  """Reads pass@k after the last step, and the entropy of the last quarter of the steps."""
   rows = [{"step": 0, "eval/accuracy": 0.1, "eval/pass@4": 0.5}]
   rows += [{"step": s, "tokens": 1, "loss": 0.0, "entropy": 1.0 / s} for s in range(1, 9)]
   rows += [{"step": 8, "eval/accuracy": 0.3, "eval/pass@4": 0.7}]
