@@ -5,26 +5,11 @@ import json
 import pytest
 import resume_test
 import tiny_runs
-from tiny_episodes import EPISODES
+from drilled import CARRIED, CARRIED_EPISODES
 
 from grpo_jax.loops import online
 from grpo_jax.setup.resolve import resolve
 
-# Four digits in ten end a completion. With so few slots some samples wait when a step ends. Tests
-# have eight devices, each with a group of the step and one that may be carried.
-CARRIED = {
-  "steps": 4,
-  "data.prompts": 8,
-  "sampler.carry": 8,
-  "sampler.slots": 16,
-  "sampler.max_length": 12,
-  "sampler.stop": tuple("0123"),
-  "objective.mismatch": "token",
-  "eval.problems": 8,
-  "eval.batch": 8,
-  "eval.samples": 2,
-  "checkpoint.every": 2,
-}
 TIMINGS = ("time/", "tokens_per_s/")
 
 
@@ -99,8 +84,7 @@ def test_a_run_that_is_killed_ends_as_if_it_had_not_been(tmp_path, phase, count)
 @pytest.mark.long
 @pytest.mark.parametrize("phase, count", [("sample", 3), ("learn", 4)])
 def test_carried_episodes_survive_a_kill(tmp_path, phase, count):
-  changes = EPISODES | {"sampler.carry": 4, "objective.mismatch": "token"}
-  runs = resume_test.Runs(tmp_path, tiny_runs.source(changes))
+  runs = resume_test.Runs(tmp_path, tiny_runs.source(CARRIED_EPISODES))
   runs.finish("whole")
   shares = [line.get("carry/share", 0) for line in numbers(tmp_path / "whole")]
   assert max(shares) > 0
