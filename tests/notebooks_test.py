@@ -10,6 +10,7 @@ from conftest import environment
 
 MOST_BYTES = 300_000
 PLACES = r"/(?:home|root|tmp|work|Users|var)/"  # how a path of one machine begins
+FOR_A_TPU = notebooks.ROOT / "launch" / "tpu.ipynb"
 NAMES = {"each_token", "embedded_task", "your_own"}
 books = pytest.mark.parametrize("book", notebooks.BOOKS, ids=lambda book: book.stem)
 
@@ -65,6 +66,42 @@ def test_a_notebook_says_how_to_open_it_and_how_long_it_takes(book):
   first = "".join(json.loads(book.read_text(encoding="utf-8"))["cells"][0]["source"])
   assert "pip install -e '.[plot,notebook]' -c constraints.txt" in first
   assert "jupyter lab examples" in first and "minute" in first
+
+
+def test_the_notebook_for_a_tpu_gives_commands_that_are_there():
+  """It has no outputs, since it was not run on one."""
+  cells = json.loads(FOR_A_TPU.read_text(encoding="utf-8"))["cells"]
+  code = [cell for cell in cells if cell["cell_type"] == "code"]
+  assert not any(cell["outputs"] or cell["execution_count"] for cell in code)
+  assert "never on a TPU" in "".join(cells[0]["source"])
+  text = "".join(line for cell in cells for line in cell["source"])
+  files = set(re.findall(r"(?:launch|experiments|docs)/\w+\.(?:sh|py|md)", text))
+  assert {"launch/local.sh", "experiments/arithmetic.py"} < files
+  assert all((notebooks.ROOT / file).is_file() for file in files)
+  for module in re.findall(r"-m (experiments\.\w+)", text):
+    assert importlib.util.find_spec(module)
+
+
+@pytest.mark.slow
+@pytest.mark.long
+def test_the_notebook_for_a_tpu_runs_on_a_cpu(tmp_path):
+  """From a clone that it makes, with an environment that it makes there."""
+  import nbclient
+  import nbformat
+
+  notebook = nbformat.read(FOR_A_TPU, as_version=4)
+  changed = {"REPOSITORY": str(notebooks.ROOT), "EXTRAS": "plot", "STEPS": 2}
+  notebook.cells[1].source = "\n".join(f"{k} = {v!r}" for k, v in changed.items())
+  client = nbclient.NotebookClient(
+    notebook, timeout=notebooks.SECONDS, resources={"metadata": {"path": str(tmp_path)}}
+  )
+  shown = outputs(client.execute(env=environment(XLA_FLAGS="")))
+  assert not [output for output in shown if output["output_type"] == "error"]
+  run = tmp_path / "grpo_jax" / "runs" / "arithmetic"
+  assert json.loads((run / "result.json").read_text())["steps"] == 2
+  assert any("image/png" in output.get("data", {}) for output in shown)
+  answer = [output["text"] for output in shown if "text" in output][-1]
+  assert re.search(r"\d", answer)
 
 
 @pytest.mark.slow

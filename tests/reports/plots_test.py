@@ -2,9 +2,12 @@
 
 import json
 import struct
+import subprocess
+import sys
 
 import numpy as np
 import pytest
+from conftest import ROOT, environment
 
 from grpo_jax.reports import inspector, panels
 
@@ -273,6 +276,15 @@ def test_a_folder_may_have_any_name(tmp_path):
   folder.mkdir()
   write(folder / "metrics.jsonl", [{"step": 1, "loss": 0.5}])
   assert plots.draw(str(folder)) == folder / "curve.png"
+
+
+def test_a_command_in_a_notebook_draws_the_curve(tmp_path):
+  """Its environment names a backend that the notebook's own environment alone has."""
+  write(tmp_path / "metrics.jsonl", [{"step": 1, "loss": 0.5}])
+  code = f"from experiments import run; run.draw({str(tmp_path)!r})"
+  told = environment(MPLBACKEND="of_a_notebook", PYTHONPATH=str(ROOT))
+  subprocess.run([sys.executable, "-c", code], env=told, check=True)
+  assert (tmp_path / "curve.png").is_file()
 
 
 def test_a_run_is_none_the_worse_for_its_reports(tmp_path, monkeypatch, capsys):
