@@ -52,14 +52,8 @@ def test_an_environment_that_gives_no_reward_is_told_where_nothing_else_does(tmp
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-  "phase, count",
-  [
-    pytest.param("sample", 3, marks=pytest.mark.long),
-    pytest.param("score", 3, marks=pytest.mark.long),
-    ("learn", 4),
-  ],
-)
+@pytest.mark.long
+@pytest.mark.parametrize("phase, count", [("sample", 3), ("score", 3), ("learn", 4)])
 def test_a_run_that_is_killed_within_an_episode_ends_as_if_it_had_not_been(tmp_path, phase, count):
   runs = resume_test.Runs(tmp_path, tiny_runs.source(EPISODES))
   runs.finish("whole")

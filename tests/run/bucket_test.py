@@ -307,10 +307,13 @@ def test_of_two_live_runs_the_second_is_refused(runs):
 
 
 @pytest.mark.slow
-def test_the_reports_read_a_folder_in_the_bucket(runs, killed, program):
-  drawn = program("grpo_jax.reports.plots", f"{ROOT}/{killed}")
-  assert drawn.stdout.strip() == f"{ROOT}/{killed}/curve.png", drawn.stderr
-  shown = program("grpo_jax.reports.inspector", f"{ROOT}/{killed}")
-  assert shown.stdout.strip() == f"{ROOT}/{killed}/samples.html", shown.stderr
+def test_the_reports_read_a_folder_in_the_bucket(runs, program):
+  """Of a run that was killed there once, and went on."""
+  runs.struck("reported", "learn", 3)
+  assert "going on from step" in runs.finish("reported").stdout.replace("\n", " ")
+  drawn = program("grpo_jax.reports.plots", f"{ROOT}/reported")
+  assert drawn.stdout.strip() == f"{ROOT}/reported/curve.png", drawn.stderr
+  shown = program("grpo_jax.reports.inspector", f"{ROOT}/reported")
+  assert shown.stdout.strip() == f"{ROOT}/reported/samples.html", shown.stderr
   refused = program("grpo_jax.reports.plots", f"{ROOT}/nothing")
   assert refused.returncode == 2 and "no such folder" in refused.stderr
