@@ -1,0 +1,51 @@
+"""The picture of several seeds."""
+
+import json
+
+import pytest
+
+from experiments.measure import seeds
+from grpo_jax.errors import SettingError
+
+
+def test_folders_are_grouped_by_task():
+  assert seeds.tasks(["runs/guess_0", "runs/calculator_0", "elsewhere/guess_12"]) == {
+    "guess": [("0", "runs/guess_0"), ("12", "elsewhere/guess_12")],
+    "calculator": [("0", "runs/calculator_0")],
+  }
+  with pytest.raises(SettingError, match="DIR='runs/guess': its name is no TASK_SEED"):
+    seeds.tasks(["runs/guess"])
+
+
+def test_a_panel_for_each_task_with_the_numbers_of_each_seed(tmp_path, monkeypatch):
+  pytest.importorskip("matplotlib")
+  import matplotlib.axes
+
+  for name, rewards in {
+    "guess_0": (0.1, 0.4),
+    "guess_1": (0.3, 0.2),
+    "other_0": (1.0, 1.0),
+  }.items():
+    folder = tmp_path / name
+    folder.mkdir()
+    lines = [{"step": 0, "eval/accuracy": rewards[0] / 2}]
+    lines += [{"step": i + 1, "reward/mean": reward} for i, reward in enumerate(rewards)]
+    (folder / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+  drawn = []
+  plot = matplotlib.axes.Axes.plot
+
+  def noted(axes, x, y, *more, **options):
+    drawn.append((list(x), list(y)))
+    return plot(axes, x, y, *more, **options)
+
+  monkeypatch.setattr(matplotlib.axes.Axes, "plot", noted)
+  seeds.draw([str(path) for path in sorted(tmp_path.iterdir())], tmp_path / "seeds.png")
+  assert drawn == [
+    ([1, 2], [0.1, 0.4]),
+    ([0], [0.05]),
+    ([1, 2], [0.3, 0.2]),
+    ([0], [0.15]),
+    ([1, 2], [1, 1]),
+    ([0], [0.5]),
+  ]
+  assert (tmp_path / "seeds.png").stat().st_size > 10_000
