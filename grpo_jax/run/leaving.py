@@ -81,7 +81,7 @@ def end_children() -> list[str]:
   Returns:
     Their names, such as "process 12 (python)"; nothing on other systems than Linux.
   """
-  running = _descendants(os.getpid())
+  running = descendants(os.getpid())
   for number in (signal.SIGTERM, signal.SIGKILL):
     for pid in running:
       with contextlib.suppress(OSError):
@@ -92,7 +92,7 @@ def end_children() -> list[str]:
   return [f"process {pid} ({name})" for pid, name in running.items()]
 
 
-def _descendants(process: int) -> dict[int, str]:
+def descendants(process: int) -> dict[int, str]:
   """Returns the names of the processes that run below a process, by their ids."""
   below: dict[int, list[tuple[int, str]]] = {}
   for stat in pathlib.Path("/proc").glob("[0-9]*/stat"):

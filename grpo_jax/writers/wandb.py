@@ -34,5 +34,7 @@ class Writer:
     self.run.log(dict(metrics), step=step)
 
   def close(self) -> None:
-    """Waits until everything is sent."""
+    """Waits until everything is sent, and ends W&B's process unless another run needs it."""
     self.run.finish()
+    if wandb.run is None:
+      wandb.teardown()
