@@ -223,6 +223,24 @@ def test_a_reward_that_gives_none_to_a_whole_step_is_told_by_name():
   assert not run([None] * P, tries=1, functions=rows).warnings
 
 
+def test_a_step_that_teaches_nothing_is_told(monkeypatch):
+  right = (1.0, 1.0, 1.0)
+  (said,) = run(batch_of(10, FLAT, right, right, right), tries=1).warnings
+  assert said == (
+    "none of the 4 groups of a step teaches anything: the mean reward is 0.925; most objectives need "
+    "groups in which some samples do better than others"
+  )
+  assert not run(batch_of(10, FLAT, VARIED, FLAT, FLAT), tries=1).warnings
+  twice = [batch_of(10, FLAT, FLAT, FLAT, FLAT), batch_of(20, FLAT, FLAT, FLAT, VARIED)]
+  assert not run(*twice, tries=2).warnings
+  drawn, cut = group, {"ended": np.full(G, TRUNCATED, np.int32)}
+  monkeypatch.setitem(globals(), "group", lambda n: drawn(n) | cut)
+  (said,) = run([problem(4, FLAT), None, None, None], tries=1).warnings
+  assert said.startswith("none of the 1 groups of a step") and (
+    "the mean reward is 0.7, and all completions were cut off at sampler.max_length=6;" in said
+  )
+
+
 def test_a_first_batch_that_varies_is_enough():
   got = run(MIXED[3], *MIXED, tries=5)
   assert kept(got.batch) == [40, 41, 42, 43] and len(got.sampler.keys) == 1
