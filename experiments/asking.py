@@ -133,8 +133,8 @@ def load(
   asked = make_experiment(path, numbers, like)
   if chat and not asked.data.chat:
     raise SettingError(
-      f"--chat with --path={path!r}: it is asked with a text, without a chat template; leave "
-      "--chat out"
+      f"--chat with --path={path!r}: it is asked with a text, without a chat template, so that no "
+      "question can follow another; leave --chat out, or use a model with a template and data.chat"
     )
   model = sources.model(asked, path, step)
   # a slot for each answer, so that all of them grow at the same time

@@ -216,8 +216,11 @@ def _record(line: bytes, first: bool, where: str) -> Record:
   except UnicodeDecodeError as error:
     raise DataError(f"{where}: is not UTF-8 text: {error.reason} at byte {error.start}") from error
   except (ValueError, RecursionError) as error:
+    reason = str(error)
+    if isinstance(error, json.JSONDecodeError):
+      reason = f"{error.msg} after {error.doc[: error.pos][-30:]!r}"
     raise DataError(
-      f"{where}: is not JSON: {error}; each line should be one JSON object"
+      f"{where}: is not JSON: {reason}; each line should be one JSON object"
     ) from error
   if not isinstance(record, dict):
     raise DataError(f"{where}: should be a JSON object, and is {type(record).__name__}")

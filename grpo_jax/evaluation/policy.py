@@ -23,6 +23,7 @@ from grpo_jax.sandbox.deadline import Guard
 from grpo_jax.types import TRUNCATED, Completion, Example, KnownRollouts
 
 Vote = Hashable  # the final answer of a completion, as `answer_of` of its reward's file returns it
+ENVIRONMENT = "environment: "  # how messages of an environment that failed begin
 
 
 def pass_at_k(n: int, correct: int, k: int) -> float:
@@ -124,11 +125,7 @@ def solve(
           values = [one.learned[n] for one in group] or [math.nan] * len(lengths)
           outcomes.learned.setdefault(name, []).append(values)
     if outcomes.faults and len(outcomes.faults) == len(outcomes.lengths):
-      what = "eval.reward" if generator.environment is None else "eval.reward or the environment"
-      raise SettingError(
-        f"{what}: failed on all {len(outcomes.faults)} completions of the test data, first: "
-        f"{outcomes.faults[0]}; use one that can score such answers"
-      )
+      raise SettingError(_all_failed(outcomes.faults))
     progress(len(outcomes.solved), len(examples))
   return outcomes
 
@@ -157,7 +154,7 @@ def _judge(
         if example is None or completion is None or not completion.tokens:
           continue
         if (p, g) in failures:
-          right, message = False, f"environment: {failures[p, g]}"
+          right, message = False, ENVIRONMENT + failures[p, g]
         else:
           right, message = is_right(call, solved, example, completion)
         vote = None
@@ -168,6 +165,20 @@ def _judge(
         if seen:
           seen(example, completion, judged[p, g])
   return judged
+
+
+def _all_failed(faults: list[str]) -> str:
+  """Returns what to say where every completion failed, from their messages."""
+  count, first = len(faults), faults[0]
+  if first.startswith(ENVIRONMENT):
+    return (
+      f"environment.name: failed in all {count} episodes of the test data, first: "
+      f"{first.removeprefix(ENVIRONMENT)}"
+    )
+  return (
+    f"eval.reward: failed on all {count} completions of the test data, first: {first}; use "
+    "one that can score such answers"
+  )
 
 
 def _mean(values: list[tuple[int, float]]) -> float:

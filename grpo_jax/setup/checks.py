@@ -137,8 +137,8 @@ def check_learner(experiment: Experiment, layout: Layout) -> None:
     )
   if prompts % (cfg.minibatches * shards):
     raise SettingError(
-      f"learner.minibatches={cfg.minibatches}: data.prompts={prompts} does not divide into so many "
-      f"over {shards} shards; use a divisor of {prompts // shards}"
+      f"learner.minibatches={cfg.minibatches}: the {prompts // shards} prompts of a shard "
+      f"(data.prompts / {shards}) do not divide by it; use a divisor of {prompts // shards}"
     )
   minibatch = prompts // cfg.minibatches
   cut = 0 < cfg.microbatch < minibatch  # a larger one is the whole minibatch

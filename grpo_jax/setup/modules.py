@@ -1,5 +1,7 @@
 """Loads the modules and functions that settings name, from this package or from a user's files."""
 
+import contextlib
+import difflib
 import importlib
 import importlib.machinery
 import importlib.util
@@ -110,7 +112,7 @@ def _import(path: str, package: str, shown: str) -> ModuleType:
 def _load_file(where: str, shown: str) -> ModuleType:
   """Returns a user's file as a module; `shown` is the setting with its value."""
   if not os.path.isfile(where):
-    raise SettingError(f"{shown}: no such file {where}, seen from {os.getcwd()}")
+    raise SettingError(f"{shown}: no such file {where}, seen from {os.getcwd()}{_near(where)}")
   file = pathlib.Path(where).resolve()
   try:
     with deadline.in_folder(shown):
@@ -122,6 +124,15 @@ def _load_file(where: str, shown: str) -> ModuleType:
     ) from error
   loaded[where], code = _files[file]
   return code
+
+
+def _near(where: str) -> str:
+  """Returns a question whether another file of the folder was meant; "" if none has such a name."""
+  folder, name = os.path.split(where)
+  with contextlib.suppress(OSError):
+    for near in difflib.get_close_matches(name, os.listdir(folder or "."), 1):
+      return f"; did you mean {os.path.join(folder, near)}?"
+  return ""
 
 
 def forget_changed() -> None:

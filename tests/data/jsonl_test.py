@@ -205,7 +205,7 @@ ROW = b'{"question": "1 + 1?", "answer": "2"}\n'
     (ROW + b'{"question": "a", "answer": -Infinity}', 'line 2: field "answer" should be text .*, and is -Infinity'),
     (ROW + b'{"question": "a", "answer": 1e999}', 'line 2: field "answer" should be text .*, and is Infinity'),
     (ROW + b'{"question": "a", "answer": "1",}', "line 2: is not JSON"),
-    (ROW + b'{"question": "a"} {"answer": "1"}', "line 2: is not JSON: Extra data"),
+    (ROW + b'{"question": "a"} {"answer": "1"}', "line 2: is not JSON: Extra data after '{\"question\": \"a\"} '"),
     (b"[\n" + ROW + b"]", "line 1: is not JSON"),
     (gzip.compress(ROW), "is compressed by gzip; give text in UTF-8 with one JSON object on each line"),
     (b"\x28\xb5\x2f\xfd\x04", "is compressed by zstd"),

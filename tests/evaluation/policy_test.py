@@ -211,7 +211,10 @@ def test_episodes_in_which_the_environment_failed_are_counted_and_not_solved(mon
   found, _ = run([[1, 1], [2, 2], [0, 3], [4, 4]], [1, 2, 3, 4], group=2)
   assert found["pass@1"] == (1 + 1 + 1 + 2) / 8 and found["pass@2"] == 1.0
   failures |= {(p, 0): "turn 1: step: OSError: no tool" for p in range(4)}
-  with pytest.raises(SettingError, match="failed on all 4 .* environment: turn 1: step: OSError"):
+  with pytest.raises(
+    SettingError,
+    match="^environment.name: failed in all 4 episodes .* first: turn 1: step: OSError",
+  ):
     run([[1], [2], [3], [4]], [1, 2, 3, 4], group=1)
 
 

@@ -288,7 +288,8 @@ def test_a_chat_is_typed_and_needs_a_template():
     sample.check_chat(None, None, {"environment.name": "guess"})
   sample.check_chat(None, None, {})
   with pytest.raises(
-    SettingError, match="^--chat with --path='.*warm_start': .* leave --chat out$"
+    SettingError,
+    match="^--chat with --path='.*warm_start': .* leave --chat out, or use a model with ",
   ):
     asking.load(str(WARM_START), None, {}, chat=True)
 

@@ -27,7 +27,8 @@ def test_functions(tmp_path):
     ("maths.answer_correct", "no module grpo_jax.rewards.maths; grpo_jax.rewards has .*math"),
     ("no_package.rewards:f", "no module no_package"),
     (f"{file}:limit", "has no function 'limit'"),
-    (f"{tmp_path}/other.py:f", "no such file"),
+    (f"{tmp_path}/other.py:f", "no such file .*/other.py, seen from [^;]*$"),
+    (f"{tmp_path}/mime.py:f", "no such file .*/mime.py, seen from .*; did you mean .*/mine.py[?]$"),
   ):
     with pytest.raises(SettingError, match=message) as error:
       find(path)
