@@ -120,6 +120,7 @@ function results() {
     "reward at the end": run => last(run, "reward/mean") === undefined ? "" : short(last(run, "reward/mean")),
     "accuracy before": run => percent(run.result?.accuracy_before ?? run.metrics["eval/accuracy"]?.[1][0]),
     "accuracy last": run => percent(run.result?.accuracy_after ?? last(run, "eval/accuracy")),
+    "test problems": run => last(run, "eval/accuracy") === undefined ? "" : String(run.config["eval.problems"] ?? ""),
     "state": run => run.result ? "finished" : "not finished",
   };
   const names = Object.keys(facts).filter(name => runs.some(run => facts[name](run) !== ""));

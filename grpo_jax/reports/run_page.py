@@ -145,7 +145,8 @@ def glossary_of(path: pathlib.Path) -> list[tuple[list[str], str]]:
   if not path.is_file():
     return []
   found = []
-  for line in path.read_text(encoding="utf-8").splitlines():
+  metrics, _, _ = path.read_text(encoding="utf-8").partition("\n## ")  # the next table is no metric
+  for line in metrics.splitlines():
     if match := re.fullmatch(r"\| (`.*`) \| (.*) \|", line):
       meaning = re.sub(r"\[([^\]]*)\]\([^)]*\)", r"\1", match[2]).replace("`", "")
       found.append((re.findall(r"`([^`]*)`", match[1]), meaning))
