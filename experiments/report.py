@@ -2,9 +2,10 @@
 
     python -m experiments.report DIR [DIR ...] [--out=FILE] [--every=SECONDS]
 
-DIR is the workdir of a run, which may still be going. The page is one file for a browser; it is
-DIR/report.html of the first run unless --out names another. With --every it is written again and
-again until all of the runs have finished, and an open page follows. A run that ends writes its own.
+DIR is the workdir of a run, which may still be going. The page is one file for a browser, --out:
+DIR/report.html by default, and for several runs compared.html in the folder of the first. With
+--every it is written again and again until all of the runs have finished, and an open page follows.
+A run that ends writes its own.
 """
 
 import functools
@@ -18,6 +19,7 @@ from grpo_jax.io import storage
 from grpo_jax.reports import run_page
 
 MOST = 32  # runs in a page
+COMPARED = "compared.html"  # the page of several runs
 
 
 def main(argv: list[str]) -> None:
@@ -26,7 +28,8 @@ def main(argv: list[str]) -> None:
   with arguments.one_line_errors():
     folders, every = argv[1:], flags.FLAGS.every
     check(folders)
-    out = flags.FLAGS.out or str(storage.place(folders[0]) / run_page.NAME)
+    name = run_page.NAME if len(folders) == 1 else COMPARED
+    out = flags.FLAGS.out or str(storage.place(folders[0]) / name)
     storage.check("--out", out)
     while True:
       finished = all((storage.place(folder) / "result.json").exists() for folder in folders)
@@ -54,7 +57,11 @@ def check(folders: list[str]) -> None:
 
 
 if __name__ == "__main__":
-  flags.DEFINE_string("out", "", "File of the page; DIR/report.html of the first run by default.")
+  flags.DEFINE_string(
+    "out",
+    "",
+    "File of the page; DIR/report.html by default, of several runs DIR/compared.html of the first.",
+  )
   flags.DEFINE_integer(
     "every", 0, "Seconds until the page is written again; 0: it is written once.", lower_bound=0
   )

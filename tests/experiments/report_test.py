@@ -20,6 +20,8 @@ def test_a_page_of_two_runs(program, tmp_path):
   done = program("experiments.report", *runs, f"--out={out}", "--every=1")  # both have finished
   assert done.returncode == 0 and done.stdout.strip() == str(out), done.stderr
   assert '"seconds":0' in out.read_text()
+  assert program("experiments.report", *runs).stdout.strip() == f"{runs[0]}/compared.html"
+  assert not (tmp_path / "a" / "report.html").exists()  # the page of that run alone
   assert program("experiments.report", runs[0]).stdout.strip() == f"{runs[0]}/report.html"
 
 
