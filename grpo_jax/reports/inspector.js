@@ -33,7 +33,7 @@ function columns(rows, by) {
   return rows.map(row => [known(by || "most", one(row)), row]).sort((a, b) => (b[0] > a[0]) - (b[0] < a[0])).map(pair => pair[1]);
 }
 const differ = entry => new Set(entry.rewards).size > 1;
-const ONLY = { "": () => true, differ, after: entry => entry.after, against: entry => entry.against, fault: entry => entry.fault };
+const ONLY = { "": () => true, differ, after: entry => entry.after, fell: entry => entry.fell, rose: entry => entry.rose, fault: entry => entry.fault };
 function matching() {
   const low = $("low").value === "" ? -Infinity : +$("low").value, high = $("high").value === "" ? Infinity : +$("high").value;
   const any = low === -Infinity && high === Infinity;

@@ -150,19 +150,24 @@ def entry(samples: list[Json], number: int) -> Json:
   for name, has in (("after", "logprobs_after"), ("fault", "faults")):
     if any(sample.get(has) for sample in samples):
       found[name] = True
-  if any(map(moved_against, samples)):
-    found["against"] = True
+  moves = [*map(moved_against, samples)]
+  if any(move < 0 for move in moves):
+    found["fell"] = True
+  if any(move > 0 for move in moves):
+    found["rose"] = True
   return found
 
 
-def moved_against(sample: Json) -> bool:
-  """Returns whether an update made a sample less likely though its advantage is positive, or more
-  likely though it is negative; false if it is not known.
+def moved_against(sample: Json) -> float:
+  """Returns the log-prob that an update gave a completion against the sign of its advantage.
+
+  Negative: it got less likely though it was better than its group. Positive: it got more likely
+  though it was worse. 0: neither, or not known.
   """
   names = ("logprob_before", "logprob_after", "advantage")
   before, after, advantage = (sample.get(name) or 0.0 for name in names)
   known = sample.get("logprob_after") is not None
-  return known and (after - before) * advantage < 0
+  return after - before if known and (after - before) * advantage < 0 else 0.0
 
 
 if __name__ == "__main__":

@@ -89,6 +89,7 @@ def test_data_are_in_chunks_of_whole_groups_with_an_index(monkeypatch):
   rows[0] |= {"faults": "late", "disagreement": -0.5}
   rows[2] |= {"logprobs_after": [-0.5], "logprob_before": -1.0, "logprob_after": -0.5}
   rows[2]["advantage"], rows[5]["advantage"] = -0.5, 1.0
+  rows[6] |= {"logprob_before": -1.0, "logprob_after": -1.5, "advantage": 2.0}
   rows[4] |= {"logprob_before": -1.0, "logprob_after": -1.5, "advantage": -2.0}
   found = list(inspector.chunks(inspector.groups(rows)))
   assert len(found) > 2
@@ -101,7 +102,8 @@ def test_data_are_in_chunks_of_whole_groups_with_an_index(monkeypatch):
   entries = [entry for entries, _ in found for entry in entries]
   assert [entry.get("fault") for entry in entries] == [True] + [None] * 7
   assert [entry.get("after") for entry in entries] == [None, True] + [None] * 6
-  assert [entry.get("against") for entry in entries] == [None, True] + [None] * 6
+  assert [entry.get("rose") for entry in entries] == [None, True] + [None] * 6
+  assert [entry.get("fell") for entry in entries] == [None] * 3 + [True] + [None] * 4
   assert entries[0]["disagreements"] == [-0.5, None] and "disagreements" not in entries[1]
 
 
