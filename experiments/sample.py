@@ -116,7 +116,8 @@ def check(
     )
   if not played and not asks and not sys.stdin.isatty():
     raise SettingError(
-      "--prompt is missing: give --prompt=TEXT or --file=FILE where the input is no terminal"
+      "--prompt is missing: where the input is no terminal give --prompt=TEXT or --file=FILE, "
+      "without --chat"
     )
   return played
 

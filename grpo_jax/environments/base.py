@@ -112,7 +112,10 @@ def answer(
   """Returns the checked answer to a turn; its reward is a float, its state a copy."""
   turn = function(state, completion)
   if not isinstance(turn, Turn):
-    raise TypeError(f"returned {turn!r:.80}; use grpo_jax.types.Turn(state, observation, reward)")
+    raise TypeError(
+      f"returned {turn!r:.60} ({type(turn).__name__}); use grpo_jax.types.Turn(state, observation, "
+      "reward)"
+    )
   if turn.observation is not None:
     _check_observation(turn.observation)
   return Turn(_as_json(turn.state), turn.observation, _as_reward(turn.reward))

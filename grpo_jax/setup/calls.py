@@ -32,6 +32,9 @@ def call(shown: str, name: str, expects: str, function: Callable, *args: Any) ->
     hint = ""
     if isinstance(error, jax.errors.JAXTypeError):
       hint = " (jax traces it, so that it sees no values: use jnp.where for an `if`)"
+    if isinstance(error, KeyError) and name == "check":
+      hint = " (a setting that it reads and that `settings` does not give: add yours to those of "
+      hint += "the objective whose check it is, as in c = grpo.settings())"
     raise SettingError(
       f"{shown}: {name} ({place(function, error)}) failed, {type(error).__name__}: {first}{hint}; "
       f"it should return {expects}"

@@ -136,9 +136,14 @@ def check_learner(experiment: Experiment, layout: Layout) -> None:
       f"learner.mu={cfg.mu}: data that does not change is gone through by steps; use 1"
     )
   if prompts % (cfg.minibatches * shards):
+    of_each = f"data.prompts={prompts}"
+    if shards > 1:
+      of_each = (
+        f"the {prompts // shards} prompts of each of {shards} shards (data.prompts={prompts})"
+      )
     raise SettingError(
-      f"learner.minibatches={cfg.minibatches}: the {prompts // shards} prompts of a shard "
-      f"(data.prompts / {shards}) do not divide by it; use a divisor of {prompts // shards}"
+      f"learner.minibatches={cfg.minibatches}: does not divide {of_each}; use a divisor of "
+      f"{prompts // shards}"
     )
   minibatch = prompts // cfg.minibatches
   cut = 0 < cfg.microbatch < minibatch  # a larger one is the whole minibatch

@@ -108,7 +108,7 @@ def test_a_folder_with_files_in_it_is_not_written_to(run, tmp_path):
     (
       "sample",
       ["--path=RUN"],
-      "--prompt is missing: give --prompt=TEXT or --file=FILE where the input is no terminal",
+      "--prompt is missing: where the input is no terminal give --prompt=TEXT or --file=FILE, without --chat",
     ),
     (
       "sample",

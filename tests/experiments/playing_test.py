@@ -86,7 +86,7 @@ def test_arguments_are_numbers_bools_or_text(trained):
     ),
     (
       {"path": "RUN", "environment": ""},
-      "--prompt is missing: give --prompt=TEXT or --file=FILE where the input is no terminal",
+      "--prompt is missing: where the input is no terminal give --prompt=TEXT or --file=FILE, without --chat",
     ),
   ],
 )

@@ -148,7 +148,7 @@ def test_an_environment_that_fails_ends_its_episode_alone():
   want = naive_play()
   messages = set(faults.values())
   assert any("KeyError: 'no such tool'" in text and "turn " in text for text in messages)
-  assert any("returned 'nothing'; use grpo_jax.types.Turn" in text for text in messages)
+  assert any("returned 'nothing' (str); use grpo_jax.types.Turn" in text for text in messages)
   failed = np.zeros(got.lengths.shape, bool)
   for place in faults:
     failed[place] = True

@@ -133,7 +133,7 @@ FUNCTIONS = {
   "def settings(): return {'a': 1}": "settings (FILE) returned a dict; it should return a ConfigDict",
   "def settings(): return 1 / 0": "settings (FILE) failed, ZeroDivisionError",
   "def settings(beta): return None": "settings (FILE) failed, TypeError",
-  "def check(cfg): raise KeyError('x')": "check (FILE) failed, KeyError: 'x'",
+  "def check(cfg): raise KeyError('x')": "check (FILE) failed, KeyError: 'x' (a setting that it reads",
   "def check(cfg): return cfg.no_such": "check (FILE) failed, AttributeError",
   "def needs(cfg): return ['ref']": "needs (FILE) returned a list; it should return a value of Needs (grpo_jax",
   "def needs(cfg): return {Needs.CRITIC}": "needs (FILE) returned a set; it should return a value of Needs",
