@@ -75,7 +75,8 @@ function draw(figure, lines, how) {
     if (how.whole && tick !== Math.round(tick)) continue;
     svg.append(shape("text", { x: px(tick), y: HEIGHT - 5, "text-anchor": "middle" }, short(tick)));
   }
-  const smoothed = lines.map(line => averages(line.y, Math.max(1, Math.round(how.smooth * line.y.length / 4))));
+  const longest = Math.max(...lines.map(line => line.y.length));  // all alike: else a short run would look noisier
+  const smoothed = lines.map(line => averages(line.y, Math.max(1, Math.round(how.smooth * longest / 4))));
   lines.forEach((line, n) => {
     const path = values => values.map((y, i) => `${i ? "L" : "M"}${px(line.x[i]).toFixed(1)} ${py(y).toFixed(1)}`).join("");
     const stroke = { fill: "none", stroke: line.color, "stroke-dasharray": line.dash || "none", "stroke-linejoin": "round" };

@@ -154,6 +154,18 @@ def test_several_runs_lie_over_one_another_and_can_be_hidden(tmp_path):
 
 
 @browser.needed
+def test_runs_of_any_length_are_smoothed_alike(tmp_path):
+  """Each has a smoothed line and a faint one of its values: 8 of them are smoothed as 40 are."""
+  runs = [[{"step": n, "reward/mean": n % 2} for n in range(steps)] for steps in (40, 8)]
+  text = page(*(folder(tmp_path, f"of_{len(lines)}", lines) for lines in runs))
+  count = """
+    for (const draw of waiting.values()) draw();
+    return [...document.querySelectorAll("figure")].find(f => f.textContent.startsWith("reward")).querySelectorAll("path").length;
+  """
+  assert browser.ask(text, count, tmp_path, "smooth=40") == 4
+
+
+@browser.needed
 @pytest.mark.parametrize(
   "script, want",
   [
