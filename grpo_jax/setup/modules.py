@@ -58,7 +58,9 @@ def with_module(path: str, package: str, setting: str) -> tuple[ModuleType, Call
   code = _load_file(where, shown) if where.endswith(".py") else _import(where, package, shown)
   chosen = vars(code).get(name)
   if not callable(chosen):
-    raise SettingError(f"{shown}: {where} has no function {name!r}; it has {_functions(code)}")
+    raise SettingError(
+      f"{shown}: {where} has no function {name!r}; it has {_functions(code, package)}"
+    )
   if reason := calls.not_for_this(chosen):
     raise SettingError(
       f"{shown}: {reason}; name a function that is written for this, as file.py:function"
@@ -159,11 +161,13 @@ def _run(file: pathlib.Path) -> ModuleType:
   return code
 
 
-def _functions(code: ModuleType) -> str:
-  """Returns the names of the public functions that a module defines."""
-  names = [
-    name
+def _functions(code: ModuleType, package: str) -> str:
+  """Returns the names of the public functions that a module defines; of rewards, if it has some."""
+  found = {
+    name: value
     for name, value in vars(code).items()
     if inspect.isfunction(value) and value.__module__ == code.__name__ and name[0] != "_"
-  ]
-  return ", ".join(sorted(names)) or "none"
+  }
+  rewards = {name: value for name, value in found.items() if _is_reward(value)}
+  shown = rewards if package == "grpo_jax.rewards" and rewards else found
+  return ", ".join(sorted(shown)) or "none"

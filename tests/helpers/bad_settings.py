@@ -120,7 +120,7 @@ BY_HAND = (
       ("math.", "has no function"),
       (".math", "give"),
       (":", "not the name of a module"),
-      ("math.wrong", "it has after_mark, answer_correct"),
+      ("math.wrong", "it has answer_correct, well_formed"),
       ("maths.answer_correct", "grpo_jax.rewards has boxed, choice, exact"),
       ("none.py:f", "no such file"),
       ("os.path:sep", "has no function"),

@@ -22,7 +22,7 @@ def test_functions(tmp_path):
   assert find("grpo_jax.rewards.length:overlong") is length.overlong
   assert find(f"{file}:short")(Example("", "", "", {}), Completion("", [1, 2], 1, [])) == -2
   for path, message in (
-    ("math.answer", "has no function 'answer'"),
+    ("math.answer", "has no function 'answer'; it has answer_correct, well_formed$"),
     ("math", 'give "module.function"'),
     ("maths.answer_correct", "no module grpo_jax.rewards.maths; grpo_jax.rewards has .*math"),
     ("no_package.rewards:f", "no module no_package"),
