@@ -122,13 +122,17 @@ def test_a_verifier_by_its_settings(program, tmp_path):
 
 
 @pytest.mark.slow
-def test_data_of_ones_own(program, tmp_path):
-  (lines,) = [text for language, text in section("Your data") if language == "json"]
+@pytest.mark.parametrize("which", [0, 1], ids=["answers", "choices"])
+def test_data_of_ones_own(which, program, tmp_path):
+  blocks = section("Your data")
+  lines, shell = ([text for kind, text in blocks if kind == name] for name in ("json", "sh"))
+  assert len(lines) == len(shell) == 2
   folder = tmp_path / "my_data"
   folder.mkdir()
   for split in ("train", "test"):
-    (folder / f"{split}.jsonl").write_text(lines)
-  assert (run(program, tmp_path, command("Your data"), problems=8) / "result.json").exists()
+    (folder / f"{split}.jsonl").write_text(lines[which])
+  ran = run(program, tmp_path, shlex.split(shell[which].replace("\\\n", " "))[1:], problems=8)
+  assert (ran / "result.json").exists()
 
 
 @pytest.mark.slow
