@@ -9,7 +9,7 @@ whether its final answer is right. A call ends a turn, and environments/calculat
 Hardware: two CPU cores; 20 minutes beside other work. Score to expect: a greedy accuracy of 75 to
 93% after the SFT and of 84 to 96% after GRPO, samples 60 to 81% and 80 to 93% (three seeds).
 
-    :without   the same problems and runs without the calculator: none is solved, before or after
+    :without   the same problems and runs without the calculator: next to none is solved
 """
 
 from ml_collections import ConfigDict
