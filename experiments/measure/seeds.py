@@ -35,10 +35,12 @@ def tasks(folders: list[str]) -> dict[str, list[tuple[str, str]]]:
 
 def draw(folders: list[str], out: storage.Path) -> None:
   """Draws the runs of some folders into a PNG file."""
-  import matplotlib.figure
+  try:
+    import matplotlib.figure
 
-  from grpo_jax.reports import plots
-
+    from grpo_jax.reports import plots
+  except ImportError as error:
+    raise SettingError("a picture needs matplotlib: pip install matplotlib") from error
   of_task = tasks(folders)
   figure = matplotlib.figure.Figure(
     figsize=(4.8 * len(of_task), 3.4), dpi=120, layout="constrained"
