@@ -19,7 +19,6 @@ from grpo_jax.loops.collector import Collector
 from grpo_jax.loops.groups import Scored, choose, failed, padded, with_rewards
 from grpo_jax.loops.reward_workers import Asked
 from grpo_jax.models.decoder import Params
-from grpo_jax.ops import advantages
 from grpo_jax.packing import balance
 from grpo_jax.reward_models.rewards import given_by
 from grpo_jax.rewards import attempts, combine
@@ -77,8 +76,8 @@ def collect(collector: Collector, params: Params, key: jax.Array, writer: Writer
   metrics |= c.batches.metrics() if isinstance(c.batches, Pool) else {}
   metrics |= sample_metrics.reward_metrics(sampled, flat, c.names)
   metrics |= sample_metrics.agreement_metrics(sampled, c.names, c.learned, c.rule)
-  if metrics["zero_variance"] == 1:
-    _warn_of_flat(sampled, c, writer)
+  if metrics["zero_variance"] == 1 and "reward/mean" in metrics:
+    _warn_of_flat(sampled, metrics["reward/mean"], c, writer)
   return Collected(batch, metrics, seconds)
 
 
@@ -148,19 +147,15 @@ def _warn(batch: Scored, collector: Collector, writer: Writer) -> None:
     )
 
 
-def _warn_of_flat(sampled: Sequence[Scored], collector: Collector, writer: Writer) -> None:
-  """Warns of a step in which no group teaches anything, unless its rewards gave nothing at all."""
-  given = [batch.rollouts for batch in sampled if batch.rollouts.given.any()]
-  if not given:
-    return
-  ended = np.concatenate([r.ended[r.lengths > 0] for r in given])
-  scores = np.concatenate(
-    [advantages.totals(r.rewards, r.given)[r.given.any(axis=2)] for r in given]
-  )
-  reason = f"the mean reward is {scores.mean():.3g}"
-  if (ended == TRUNCATED).all():
+def _warn_of_flat(
+  sampled: Sequence[Scored], mean: float, collector: Collector, writer: Writer
+) -> None:
+  """Warns of a step in which no group teaches anything; `mean` is that of its rewards."""
+  reason = f"the mean reward is {mean:.3g}"
+  drawn = [batch.rollouts for batch in sampled]
+  if all((r.ended[r.lengths > 0] == TRUNCATED).all() for r in drawn):
     reason += f", and all completions were cut off at sampler.max_length={collector.max_length}"
-  count = sum(int((r.prompts.lengths > 0).sum()) for r in given)
+  count = sum(int((r.prompts.lengths > 0).sum()) for r in drawn)
   writer.warn(
     "flat groups",
     f"none of the {count} groups of a step teaches anything: {reason}; most objectives need groups "
