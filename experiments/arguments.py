@@ -232,6 +232,14 @@ def one_line_errors() -> Iterator[None]:
     sys.exit(130)  # as shells report a program that SIGINT ended
 
 
+def draw_to_files() -> None:
+  """Chooses the backend of matplotlib that needs no screen, before it is imported.
+
+  A command in a notebook's cell is told of the notebook's own, which .venv does not have.
+  """
+  os.environ["MPLBACKEND"] = "agg"
+
+
 def names_of(config: ConfigDict, prefix: str = "") -> list[str]:
   """Returns the dotted names of all settings and sections."""
   names = []

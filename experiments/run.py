@@ -205,7 +205,7 @@ def draw(workdir: str) -> None:
     return
   from grpo_jax.reports import inspector, run_page
 
-  os.environ["MPLBACKEND"] = "agg"  # a notebook names one that its own environment alone may have
+  arguments.draw_to_files()
   _try_to_draw("samples.html", inspector.write, workdir)
   _try_to_draw("report.html", run_page.write_own, workdir)
   try:

@@ -269,7 +269,7 @@ def curves(config: ConfigDict, arms: list[comparison.Arm]) -> str:
   runs = {arm.name: [(run.tokens, run.accuracy) for run in arm.runs] for arm in arms if arm.runs}
   if not runs:
     return "No run that is shown is finished."
-  os.environ["MPLBACKEND"] = "agg"  # a notebook names one that its own environment alone may have
+  arguments.draw_to_files()
   try:
     from grpo_jax.reports import curves as drawing
   except ImportError:

@@ -72,6 +72,7 @@ def measure(workload: dict[str, int], system: str, peer: str) -> dict[str, Any]:
 
 def draw(results: list[dict[str, Any]], path: pathlib.Path) -> None:
   """Draws a panel for each of LINES, with the seconds of a step as a curve for each system."""
+  arguments.draw_to_files()
   import matplotlib.figure
 
   figure = matplotlib.figure.Figure(figsize=(4 * len(LINES), 3.4), dpi=120, layout="constrained")

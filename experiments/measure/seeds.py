@@ -19,7 +19,7 @@ from grpo_jax.errors import SettingError
 from grpo_jax.io import storage
 from grpo_jax.reports import jsonl, panels
 
-WINDOW = 15  # a moving average is over this part of all steps
+WINDOW = 15  # a moving average is over a fifteenth of the steps
 
 
 def tasks(folders: list[str]) -> dict[str, list[tuple[str, str]]]:
@@ -35,6 +35,7 @@ def tasks(folders: list[str]) -> dict[str, list[tuple[str, str]]]:
 
 def draw(folders: list[str], out: storage.Path) -> None:
   """Draws the runs of some folders into a PNG file."""
+  arguments.draw_to_files()
   try:
     import matplotlib.figure
 
