@@ -1,4 +1,4 @@
-"""The runs of `tiny_runs` that `python -m experiments.measure.drill` kills, as a config file.
+"""Configures the tiny runs that `python -m experiments.measure.drill` kills.
 
 Its argument is the key of RUNS, as in --config=tests/helpers/drilled.py:carried_episodes.
 """
@@ -32,5 +32,5 @@ RUNS = {"carried": CARRIED, "episodes": EPISODES, "carried_episodes": CARRIED_EP
 
 
 def get_config(name: str) -> ConfigDict:
-  """The settings of one of RUNS with so many steps that kills come in each phase of them."""
+  """Returns the settings of one of RUNS with so many steps that kills come in each phase of them."""
   return tiny_runs.config(RUNS[name] | {"steps": 30})

@@ -308,7 +308,7 @@ def test_of_two_live_runs_the_second_is_refused(runs):
 
 @pytest.mark.slow
 def test_the_reports_read_a_folder_in_the_bucket(runs, program):
-  """Of a run that was killed there once, and went on."""
+  """Draws the reports of a run that was killed there once, and went on."""
   runs.struck("reported", "learn", 3)
   assert "going on from step" in runs.finish("reported").stdout.replace("\n", " ")
   drawn = program("grpo_jax.reports.plots", f"{ROOT}/reported")

@@ -1,4 +1,4 @@
-"""The picture of several seeds."""
+"""Tests the picture of several seeds."""
 
 import json
 
