@@ -143,7 +143,7 @@ def reinforce_pp(
   rewards, given = common.scored(rollouts, "reinforce_pp")
   returns = adv.returns_to_go(jnp.where(given, rewards, 0.0))
   if beta and kl_in_reward and rollouts.ref_logprobs is not None:
-    mask = masked.length_mask(rollouts.lengths, rollouts.tokens.shape[2])
+    mask = common.sampled_mask(rollouts)
     returns = returns - beta * common.kl_to_come(rollouts, mask, kl_estimator, "reinforce_pp")
   return _over_tokens(returns, given, rollouts)
 

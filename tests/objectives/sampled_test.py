@@ -99,12 +99,24 @@ def test_the_mask_is_that_of_sampled_tokens():
   np.testing.assert_array_equal(common.sampled_mask(r).sum(2), r.lengths)
 
 
-@pytest.mark.parametrize("advantage", ["opo", "otb", "reinforce_pp", "reinforce_pp_baseline"])
-def test_lengths_are_those_of_sampled_tokens(advantage):
-  """Advantages that weigh by length or by token; the `CASES` have but one of them."""
+KL = {"beta": 0.5, "kl_in_reward": True, "kl_estimator": "k1"}  # part of REINFORCE++'s returns
+
+
+@pytest.mark.parametrize(
+  "advantage, kl",
+  [
+    ("opo", {}),
+    ("otb", {}),
+    ("reinforce_pp", {}),
+    ("reinforce_pp", KL),
+    ("reinforce_pp_baseline", {}),
+  ],
+)
+def test_lengths_are_those_of_sampled_tokens(advantage, kl):
+  """Checks advantages that weigh by length or by token; the `CASES` have but one of them."""
   r = cases.rollouts()
   longer, lengths = with_given_tokens(r), np.asarray(r.lengths)
-  of = cases.configured(advantage=advantage).advantages
+  of = cases.configured(advantage=advantage, **kl).advantages
   p, g, _ = np.indices((*lengths.shape, 6))
   inside = np.arange(6) < lengths[..., None]
   got = np.asarray(of(longer))[p, g, places(lengths)]
