@@ -7,7 +7,8 @@
 
 The coefficient of grad log pi is q_i - p_i on every token of completion i, without a 1/|o|. It adds
 up to 0 in a group, and the policy rests where p = q. A group of equal rewards pulls back to where
-it began, and is not dropped.
+it began, and is not dropped. A truncated completion that `mask_truncated` leaves out has no share
+of the probability; its reward counts in the mean and the std.
 """
 
 import jax
@@ -46,7 +47,7 @@ def prepare(rollouts: Rollouts, cfg: ConfigDict, advantages: Array | None) -> Tr
   centred = total - masked.masked_mean(total, real, axis=1, keepdims=True)
   u = jnp.where(real & (std > EPS), centred / jnp.maximum(std, EPS), 0.0)
   old = common.require(rollouts.old_logprobs, "old_logprobs", cfg.name)
-  q = of_group(jnp.sum(common.on_mask(old, mask), axis=2) + u / cfg.eta, real)
+  q = of_group(jnp.sum(common.on_mask(old, mask), axis=2) + u / cfg.eta, mask)
   return common.train_batch(
     rollouts,
     u[..., None] * mask,
@@ -56,8 +57,9 @@ def prepare(rollouts: Rollouts, cfg: ConfigDict, advantages: Array | None) -> Tr
   )
 
 
-def of_group(scores: Array, real: Array) -> Array:
-  """Returns softmax over the real completions of each group, [P, G]; 0 on the others."""
+def of_group(scores: Array, mask: Array) -> Array:
+  """Returns softmax over the completions of each group with a token on the mask, [P, G]; else 0."""
+  real = jnp.any(mask > 0, axis=2)
   # a finite number: a group of none would be NaN
   return jnp.where(real, jax.nn.softmax(jnp.where(real, scores, -1e30), axis=1), 0.0)
 
@@ -66,7 +68,7 @@ def loss(outputs: Outputs, batch: TrainBatch, cfg: ConfigDict) -> tuple[Array, M
   """Returns a loss of a slice of the batch with that gradient, and its metrics."""
   del cfg
   logprobs, _, _ = common.policies(outputs, batch)
-  p = of_group(jnp.sum(logprobs, axis=2), batch.lengths > 0)
+  p = of_group(jnp.sum(logprobs, axis=2), batch.mask)
   coefficient = jax.lax.stop_gradient(batch.extra["target"] - p)[..., None]
   gain = coefficient * logprobs
   return -jnp.sum(batch.weights * gain), metrics.policy_metrics(outputs, batch)

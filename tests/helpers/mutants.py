@@ -509,8 +509,8 @@ MUTANTS = (
   Mutant(
     "TPO's target moves with the policy",
     OBJECTIVES + "tpo.py",
-    "p = of_group(jnp.sum(logprobs, axis=2), batch.lengths > 0)",
-    "p = of_group(jnp.sum(batch.old_logprobs, axis=2), batch.lengths > 0)",
+    "p = of_group(jnp.sum(logprobs, axis=2), batch.mask)",
+    "p = of_group(jnp.sum(batch.old_logprobs, axis=2), batch.mask)",
     "tests/objectives/tpo_test.py::test_a_group_adds_up_to_0_and_rests_at_its_target",
   ),
   Mutant(

@@ -44,7 +44,7 @@ def test_a_group_adds_up_to_0_and_rests_at_its_target():
   r = cases.rollouts()
   batch, cfg = prepared(tpo, r)
   sums = batch.extra["target"] - tpo.of_group(
-    completions(r.old_logprobs, batch.mask), r.lengths > 0
+    completions(r.old_logprobs, batch.mask), batch.mask
   )
   np.testing.assert_allclose(jnp.sum(sums, axis=1), 0.0, atol=1e-6)
   share = standardised(r)[..., None] / jnp.maximum(r.lengths, 1)[..., None] * batch.mask
@@ -59,8 +59,50 @@ def test_equal_rewards_teach_nothing_at_first_and_pull_back_later():
   start = cases.replace(cases.outputs(r), logprobs=r.old_logprobs)
   check(tpo, start, batch, cfg, 0.0 * batch.mask, atol=1e-6)
   found = gradient_coefficient(tpo.OBJECTIVE, cases.outputs(r), batch, cfg)
-  assert jnp.abs(found).max() > 1e-3
+  p, q = (
+    jax.nn.softmax(completions(x, batch.mask), axis=1)
+    for x in (cases.outputs(r).logprobs, r.old_logprobs)
+  )
+  assert jnp.abs(q - p).max() > 0.01
+  np.testing.assert_allclose(found, batch.weights * (q - p)[..., None], rtol=1e-4, atol=1e-6)
   assert not tpo.OBJECTIVE.flat(r, cfg, None).any()
+
+
+def test_a_truncated_completion_that_is_left_out_has_no_share():
+  """The shares of the others add up to 1; u still counts its reward, as advantages do."""
+  r = cases.rollouts()
+  batch, cfg = prepared(tpo, r, mask_truncated=True)
+  cut = np.asarray(r.lengths == 6)
+  assert 0 < cut.sum(axis=1).max() < 4
+  out = cases.outputs(r)
+
+  def shares(scores):
+    scores = np.where(cut, -np.inf, np.asarray(scores, np.float64))
+    return jax.nn.softmax(scores, axis=1)
+
+  q = shares(completions(r.old_logprobs, batch.mask) + standardised(r))
+  p = shares(completions(out.logprobs, batch.mask))
+  np.testing.assert_allclose(batch.extra["target"], q, rtol=1e-5, atol=1e-7)
+  check(tpo, out, batch, cfg, (q - p)[..., None] * batch.mask, atol=1e-6)
+
+
+def test_far_from_a_target_it_is_grpo_with_a_std_that_divides_by_n():
+  """Where old probabilities are equal and eta is large, q - p is u / (G eta)."""
+  r = cases.rollouts()
+  old = -2.0 / jnp.maximum(r.lengths, 1)[..., None] * jnp.ones_like(r.old_logprobs)
+  r = cases.replace(r, old_logprobs=old)
+  out = cases.replace(cases.outputs(r), logprobs=old)
+  batch, cfg = prepared(tpo, r, eta=1e3)
+  found = gradient_coefficient(tpo.OBJECTIVE, out, batch, cfg) * 4 * 1e3 / batch.weights
+  group = cases.prepare(r, cases.settings(ddof=0, eps=0.0)).advantages
+  np.testing.assert_allclose(
+    jnp.where(batch.mask > 0, found, 0.0), group * batch.mask, rtol=5e-3, atol=2e-3
+  )
+
+
+def test_one_of_several_long_completions_has_all_of_the_probability():
+  scores = jax.random.normal(jax.random.key(0), (3, 4, 50_000)).sum(axis=2)
+  assert tpo.of_group(scores, jnp.ones((3, 4, 1))).max(axis=1).min() > 0.999
 
 
 def test_one_completion_has_nothing_to_move_to():
@@ -74,7 +116,7 @@ def test_completions_that_only_fill_the_batch_have_no_share():
     jnp.array([[1.0, 2.0, 9.0], [0.0, 0.0, 0.0]]),
     jnp.array([[1, 1, 0], [0, 0, 0]], bool),
   )
-  found = tpo.of_group(scores, real)
+  found = tpo.of_group(scores, real[..., None])
   np.testing.assert_allclose(found[0, :2], jax.nn.softmax(jnp.array([1.0, 2.0])), rtol=1e-6)
   np.testing.assert_array_equal(found[:, 2], 0.0)
   np.testing.assert_array_equal(found[1], 0.0)
