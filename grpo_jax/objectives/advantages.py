@@ -17,6 +17,7 @@ from grpo_jax.errors import SettingError
 from grpo_jax.objectives import common
 from grpo_jax.ops import advantages as adv
 from grpo_jax.ops import masked
+from grpo_jax.ops import mismatch as of_sampler
 from grpo_jax.ops import pass_at_k as for_pass_at_k
 from grpo_jax.types import Array, Rollouts
 
@@ -112,17 +113,29 @@ def opo(rollouts: Rollouts) -> Array:
   return _on_tokens(jnp.where(equal, 0.0, relative), rollouts)
 
 
-def otb(rollouts: Rollouts) -> Array:
+def otb(
+  rollouts: Rollouts,
+  *,
+  mismatch: str = "none",
+  mismatch_low: float = 0.0,
+  mismatch_high: float = 0.0,
+) -> Array:
   """Returns the return less the optimal baseline of each token, [P, G, L] (OTB, arXiv 2602.07078).
 
   The baseline is the group's mean, weighted by how much the gradient of a completion has varied up
-  to the token. It reads the old policy's probabilities. See `ops.advantages.optimal_token`.
+  to the token. A weight w for the sampler's mismatch multiplies that gradient, and w^2 what a token
+  adds to its variation. It reads the old policy's probabilities. See
+  `ops.advantages.optimal_token`.
   """
   rewards, given = common.scored(rollouts, "otb")
   old = common.require(rollouts.old_logprobs, "old_logprobs", "otb")
   squares = common.require(rollouts.old_sum_of_squares, "old_sum_of_squares", "otb")
   scored = common.sampled_mask(rollouts) * jnp.any(given, axis=2, keepdims=True)
   energy = 1.0 - 2.0 * jnp.exp(common.on_mask(old, scored)) + common.on_mask(squares, scored)
+  if mismatch != "none":
+    mu = common.require(rollouts.sampler_logprobs, "sampler_logprobs", "otb")
+    w = of_sampler.weight(old - mu, scored, mismatch, mismatch_low, mismatch_high)
+    energy = energy * w**2
   returns = adv.returns_to_go(jnp.where(given, rewards, 0.0))
   relative = adv.optimal_token(returns, energy, scored)
   return jnp.where(adv.flat(rewards, given)[:, None, None], 0.0, relative)

@@ -119,8 +119,9 @@ def optimal_token(returns: Array, energy: Array, mask: Array) -> Array:
 
   W_t is the energy of the tokens up to t, so that a completion counts for as much as its gradient
   has varied so far. With equal energies the baseline is the mean of those that are still alive at
-  t. A completion that is alone alive is compared with itself, and has 0; so is a token before
-  which the whole group had no choice.
+  t. A completion that is alone alive is compared with itself, and has 0, as in the authors' code
+  with handle_zero_tail=False; with True it has no baseline there. A token before which the whole
+  group had no choice has 0, too.
 
   Args:
     returns: [P, G, L], G_t, the rewards from t on.

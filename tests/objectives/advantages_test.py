@@ -155,6 +155,30 @@ def test_otb_weighs_by_the_policy_that_sampled():
     named.otb(cases.replace(r, old_sum_of_squares=None))
 
 
+def test_otb_weighs_by_the_square_of_the_weight_for_the_sampler():
+  """Doubles the probability of the second completion's token: its energy counts four times."""
+  r = outcomes([[1, 0], [1, 0]], [[1, 1], [1, 1]])
+  old = jnp.log(jnp.array([[[0.5] * 6, [0.9] * 6]] * 2))
+  squares = jnp.array([[[0.5] * 6, [0.82] * 6]] * 2)
+  ratio = jnp.array([[[1.0], [2.0]], [[1.0], [9.0]]])
+  r = cases.replace(
+    r, old_logprobs=old, old_sum_of_squares=squares, sampler_logprobs=old - jnp.log(ratio)
+  )
+  cfg = dict(advantage="otb", mismatch="token", mismatch_high=3.0)
+  found = cases.configured(**cfg).advantages(r)
+  baselines = np.array([0.5 / (0.5 + 4 * 0.02), 0.5 / (0.5 + 9 * 0.02)])
+  np.testing.assert_allclose(found[:, 0, 0], 1 - baselines, rtol=1e-4)
+  np.testing.assert_allclose(found[:, 1, 0], -baselines, rtol=1e-4)
+  with pytest.raises(SettingError, match="sampler_logprobs"):
+    named.otb(cases.replace(r, sampler_logprobs=None), mismatch="token")
+
+
+def test_reinforce_pp_divides_by_no_smaller_std_than_its_authors():
+  """Two tokens with rewards 0 and 1e-6: the variance counts as 1e-8."""
+  found = named.reinforce_pp(outcomes([[0, 1e-6]], [[1, 1]]))
+  np.testing.assert_allclose(found[0, :, 0], [-5e-7 / 1e-4, 5e-7 / 1e-4], rtol=1e-4)
+
+
 def test_the_optimal_token_baseline_is_not_asked_which_groups_are_flat():
   """Dynamic sampling asks before the old policy's pass."""
   r = outcomes([[1, 0], [1, 1]], [[1, 2], [2, 3]])

@@ -349,6 +349,16 @@ def test_optimal_token_with_equal_energies_is_the_mean_of_those_alive():
   np.testing.assert_allclose(found[0, :2, 1], [0.5, -0.5], rtol=1e-6)
 
 
+def test_optimal_token_with_energies_of_the_length_is_the_baseline_by_length():
+  """Checks the first token of completions of 3, 1 and 2 tokens against OPO's advantage."""
+  lengths = jnp.array([[3, 1, 2]])
+  mask = (jnp.arange(3) < lengths[..., None]).astype(jnp.float32)
+  reward = jnp.array([[1.0, 0.0, 4.0]])
+  energy = lengths[..., None] * mask
+  found = adv.optimal_token(reward[..., None] * mask, energy, mask)
+  np.testing.assert_allclose(found[..., 0], adv.length_weighted(reward, lengths), rtol=1e-6)
+
+
 def test_optimal_token_has_the_least_variance():
   """Two tokens, pi = (0.8, 0.2), rewards 1 and 0: over all pairs of samples, the baseline of the
   expected energy leaves a smaller mean squared gradient of the logits than the mean's.
