@@ -229,8 +229,9 @@ class Learner:
   entropy_target: float = setting(0.0, Number(0),
     "Entropy in nats below which the weight of the entropy rises from objective.entropy_bonus, see "
     "learning/entropy_control.py; 0: the weight stays.")
-  entropy_step: float = setting(0.005, Number(0, above=True),
+  entropy_step: float = setting(1e-4, Number(0, above=True),
     "By how much that weight rises or falls in a step.")
+  entropy_max: float = setting(5e-3, Number(0), "The largest that weight becomes.")
   stop_reached: float = setting(0.0, SHARE,
     "Ends the passes once this share of tokens is at its clip bound; 0: off.")
   stop_surrogate: float = setting(0.0, Number(0),

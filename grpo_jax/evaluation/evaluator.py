@@ -21,7 +21,7 @@ from grpo_jax.reward_models.rewards import RewardModel
 from grpo_jax.run.writer import Writer
 from grpo_jax.sampling import sampler
 from grpo_jax.sampling.generate import Generator
-from grpo_jax.setup import build, checks, environments
+from grpo_jax.setup import build, checks, environments, solutions
 from grpo_jax.setup.experiment import Experiment
 from grpo_jax.types import Completion, Example, KnownRollouts
 
@@ -52,7 +52,7 @@ class Evaluator:
     self.problems = [test[i] for i in range(min(experiment.eval.problems, len(test)))]
     if experiment.eval.problems:
       build.check_prompts(self.problems, model, experiment, "eval.problems")
-      checks.check_eval_reward(reward.score, self.problems, model, experiment)
+      solutions.check_eval_reward(reward.score, self.problems, model, experiment)
     layout = sampler.decode_layout(model.layout, experiment.sampler.tensor)
     checks.check_eval_batch(experiment, layout)
     sample_shards = layout.size("sample")

@@ -3,9 +3,10 @@
 With c the weight, which starts at `objective.entropy_bonus`, and H the mean entropy of the policy
 on the tokens of the last step:
 
-    c <- c + step where H is below the target, else c - step, and never below 0
-    the bonus of a step is c H where the last H was at most the target, else 0
+    c <- c + step where H is below the target, else c - step, within 0 and a largest weight
+    the bonus of a step is c H where the last H was below the target, else 0
 
+The defaults of step and largest weight, 1e-4 and 5e-3, are the paper's; its target is 0.2 nats.
 The authors take H of the same step's rollouts before they learn from them; here it is that of the
 step before, which costs no pass.
 """
@@ -24,11 +25,11 @@ class Control:
 
 def bonus(control: Control, target: float) -> float:
   """Returns the weight of the entropy in the next step's loss."""
-  at_target = control.entropy is None or control.entropy <= target
-  return control.weight if at_target else 0.0
+  below = control.entropy is None or control.entropy < target
+  return control.weight if below else 0.0
 
 
-def after(control: Control, entropy: float, target: float, step: float) -> Control:
+def after(control: Control, entropy: float, target: float, step: float, largest: float) -> Control:
   """Returns the control after a step in which the policy's mean entropy was `entropy`.
 
   A step that trained no token (its mean is 0) or was not finite says nothing of the policy.
@@ -36,4 +37,4 @@ def after(control: Control, entropy: float, target: float, step: float) -> Contr
   if not math.isfinite(entropy) or entropy == 0.0:
     return control
   change = step if entropy < target else -step
-  return Control(max(0.0, control.weight + change), entropy)
+  return Control(min(max(control.weight + change, 0.0), largest), entropy)

@@ -16,7 +16,7 @@ from grpo_jax.reward_models import load
 from grpo_jax.reward_models.rewards import RewardModel
 from grpo_jax.sampling import sampler, unfinished
 from grpo_jax.sampling.generate import Generator
-from grpo_jax.setup import build, checks, environments
+from grpo_jax.setup import build, environments, solutions
 from grpo_jax.setup.experiment import ENVIRONMENT, Experiment, changed
 from grpo_jax.types import Example, Rollouts
 
@@ -90,7 +90,7 @@ def _without_models(experiment: Experiment, model: build.Model) -> Collector:
   ahead = [each.reward.score_ahead for each in experiment.reward_functions]
   # a reward may fail on a solution and still work on samples: only a SettingError ends the run
   for _, reward, _ in rewards:
-    checks.try_reward(reward, batches.first(checks.FIRST_SOLUTIONS), model, experiment)
+    solutions.try_reward(reward, batches.first(solutions.FIRST_SOLUTIONS), model, experiment)
   sample = sampler.make_sampler(model.decoder, s, model.stop, model.stop_table)
   sizes = build.sizes(experiment, model.layout)
   return Collector(
@@ -118,7 +118,7 @@ def make_workers(experiment: Experiment, examples: Batches) -> RewardWorkers | N
   """Makes the processes that score; None: this one does."""
   if experiment.rewards.workers:
     why = "examples are sent as JSON to the processes that score"
-    unfinished.check_json(examples.first(checks.FIRST_SOLUTIONS), "rewards.workers", why)
+    unfinished.check_json(examples.first(solutions.FIRST_SOLUTIONS), "rewards.workers", why)
   return reward_workers.make(experiment)
 
 
@@ -128,7 +128,7 @@ def make_carrier(experiment: Experiment, examples: Batches) -> Carrier | None:
   if not s.carry:
     return None
   why = "unfinished groups are saved as JSON with their examples"
-  unfinished.check_json(examples.first(checks.FIRST_SOLUTIONS), "sampler.carry", why)
+  unfinished.check_json(examples.first(solutions.FIRST_SOLUTIONS), "sampler.carry", why)
   return Carrier(
     examples,
     build.key(experiment.seed, build.CARRY, 0),

@@ -37,7 +37,7 @@ from grpo_jax.reward_models import load
 from grpo_jax.reward_models.rewards import RewardModel
 from grpo_jax.run import provenance
 from grpo_jax.run.writer import Writer
-from grpo_jax.setup import build, checks, weights
+from grpo_jax.setup import build, checks, solutions, weights
 from grpo_jax.setup.experiment import Experiment
 
 
@@ -50,7 +50,9 @@ def train(experiment: Experiment, workdir: str) -> None:
   label = next(
     function for name, function, _ in collector.rewards if name == experiment.iterative.labels
   )
-  kind = teaching.kind_of(label, collector.batches.first(checks.FIRST_SOLUTIONS), model, experiment)
+  kind = teaching.kind_of(
+    label, collector.batches.first(solutions.FIRST_SOLUTIONS), model, experiment
+  )
   check_batches(experiment, model, kind)
   judge_config = teaching.experiment_of_reward_model(experiment, kind)
   with said_of("iterative.reward_model" if experiment.iterative.reward_model else ""):

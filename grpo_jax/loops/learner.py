@@ -199,7 +199,7 @@ class Learner:
       metrics |= moved.metrics
     if self.entropy and bonus is not None and batch.lengths.any():
       metrics["entropy_weight"] = bonus
-      aim = self.cfg.entropy_target, self.cfg.entropy_step
+      aim = self.cfg.entropy_target, self.cfg.entropy_step, self.cfg.entropy_max
       self.entropy = entropy_control.after(self.entropy, float(metrics["entropy"]), *aim)
     metrics |= rollouts.statistics(batch)
     metrics |= plan.padding(batch, packing, self.model.layout, self.sizes.microbatches)

@@ -32,7 +32,7 @@ from grpo_jax.rewards import attempts
 from grpo_jax.run.writer import Writer
 from grpo_jax.sampling import rollouts
 from grpo_jax.sandbox import deadline
-from grpo_jax.setup import build, checks, registry
+from grpo_jax.setup import build, registry, solutions
 from grpo_jax.setup.experiment import LEARNING, Experiment, changed
 from grpo_jax.types import Example, HostScored, KnownScored
 
@@ -78,7 +78,7 @@ def kind_of(
     return OUTCOME
   with deadline.Guard(experiment.rewards.deadline) as call:
     for example in examples:
-      value, _ = attempts.guarded(call, label, example, checks.worked_solution(example, model))
+      value, _ = attempts.guarded(call, label, example, solutions.worked_solution(example, model))
       if value is not None:
         return STEPS if isinstance(value, list | tuple) else OUTCOME
   return OUTCOME

@@ -1,7 +1,6 @@
 """Checks of settings by themselves and against each other, before anything is compiled."""
 
 import operator
-from collections.abc import Callable, Sequence
 
 import numpy as np
 
@@ -10,14 +9,11 @@ from grpo_jax.distributed.sharding import Layout
 from grpo_jax.errors import GrpoError, SettingError
 from grpo_jax.models.decoder import Decoder
 from grpo_jax.models.hf.config import write_config
-from grpo_jax.rewards import attempts
 from grpo_jax.sampling.sampler import decode_layout
-from grpo_jax.sandbox import deadline
-from grpo_jax.setup import build, outputs, room, tracing, unread
+from grpo_jax.setup import outputs, room, tracing, unread
 from grpo_jax.setup.experiment import COMPLETIONS, LIVE, Experiment
-from grpo_jax.types import STOPPED, Completion, Example, Prompts, Rollouts
+from grpo_jax.types import STOPPED, Prompts, Rollouts
 
-FIRST_SOLUTIONS = 8  # worked solutions of a data set, scored before a run starts
 # Loops that train reward models, with their offline.data.
 REWARD_LOOPS = {"reward_model": "pairs", "process_reward_model": "steps"}
 
@@ -25,6 +21,7 @@ REWARD_LOOPS = {"reward_model": "pairs", "process_reward_model": "steps"}
 def check_settings(experiment: Experiment) -> None:
   """Refuses settings that are wrong whatever the weights, data and devices are."""
   check_rewards(experiment)  # their number is the N of what is traced
+  check_entropy(experiment)
   room.check_sizes(experiment)
   tracing.check_objective(experiment)
   unread.check(experiment)
@@ -155,6 +152,16 @@ def check_learner(experiment: Experiment, layout: Layout) -> None:
     )
 
 
+def check_entropy(experiment: Experiment) -> None:
+  """Refuses a weight of the entropy that starts above its largest value."""
+  cfg, start = experiment.learner, experiment.objective.cfg.get("entropy_bonus", 0.0)
+  if cfg.entropy_target and start > cfg.entropy_max:
+    raise SettingError(
+      f"objective.entropy_bonus={start}: with learner.entropy_target the weight starts there; use "
+      f"at most learner.entropy_max={cfg.entropy_max}, or a larger maximum"
+    )
+
+
 def check_rewards(experiment: Experiment) -> None:
   """Refuses `reward_weights` that do not match the rewards."""
   weights, components = experiment.objective.cfg.get("reward_weights"), experiment.components
@@ -222,46 +229,6 @@ def check_group(experiment: Experiment) -> None:
       f"sampler.group=1: objective.{by}={configured.cfg[by]!r} compares the completions of a "
       "prompt, and learns nothing where there is only one; use at least 2"
     )
-
-
-def check_eval_reward(
-  reward: Callable, problems: Sequence[Example], model: build.Model, experiment: Experiment
-) -> None:
-  """Refuses an `eval.reward` that fails on all worked solutions of the first problems."""
-  messages = try_reward(reward, problems, model, experiment)
-  if all(messages):
-    raise SettingError(
-      f"eval.reward={experiment.eval.reward!r}: cannot score the test data: {messages[0]}; use a "
-      "reward for such answers, as math.answer_correct for numbers or choice.choice_correct for "
-      "letters"
-    )
-
-
-def try_reward(
-  reward: Callable, examples: Sequence[Example], model: build.Model, experiment: Experiment
-) -> list[str]:
-  """Scores the worked solutions of the first examples and returns the error of each, or "".
-
-  A reward that looks at a group gets one of equal solutions.
-  """
-  messages = []
-  for example in examples[:FIRST_SOLUTIONS]:
-    written = worked_solution(example, model)
-    with deadline.Guard(experiment.rewards.deadline) as call:
-      if attempts.looks_at_group(reward):
-        tried = attempts.attempt_group(call, reward, example, [written] * experiment.sampler.group)[
-          0
-        ]
-      else:
-        tried = attempts.attempt(call, reward, example, written)
-    messages.append(tried[1])
-  return messages
-
-
-def worked_solution(example: Example, model: build.Model) -> Completion:
-  """Returns the solution of an example as rewards see a completion."""
-  ids = [*model.tokenizer.encode(example.solution), model.tokenizer.eos_id]
-  return Completion(example.solution, ids, STOPPED, model.tokenizer.step_ends(ids))
 
 
 def check_pairs(experiment: Experiment) -> None:

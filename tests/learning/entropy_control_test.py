@@ -21,19 +21,19 @@ from grpo_jax.setup.resolve import resolve
 def test_the_weight_rises_below_the_target_and_falls_above_it():
   control = Control(0.01)
   assert entropy_control.bonus(control, 0.2) == 0.01
-  control = entropy_control.after(control, 0.1, 0.2, 0.005)
+  control = entropy_control.after(control, 0.1, 0.2, 0.005, 0.1)
   assert control == Control(0.015, 0.1) and entropy_control.bonus(control, 0.2) == 0.015
-  control = entropy_control.after(control, 0.3, 0.2, 0.005)
+  control = entropy_control.after(control, 0.3, 0.2, 0.005, 0.1)
   assert control == Control(pytest.approx(0.01), 0.3) and entropy_control.bonus(control, 0.2) == 0.0
   for _ in range(3):
-    control = entropy_control.after(control, 0.3, 0.2, 0.005)
+    control = entropy_control.after(control, 0.3, 0.2, 0.005, 0.1)
   assert control.weight == 0.0
 
 
 @pytest.mark.parametrize("entropy", [0.0, float("nan"), float("inf")])
 def test_a_step_that_says_nothing_of_the_entropy_changes_nothing(entropy):
   """The mean over no token is 0, as where every completion is truncated and masked."""
-  assert entropy_control.after(Control(0.01, 0.3), entropy, 0.2, 0.005) == Control(0.01, 0.3)
+  assert entropy_control.after(Control(0.01, 0.3), entropy, 0.2, 0.005, 0.1) == Control(0.01, 0.3)
 
 
 @pytest.mark.parametrize("microbatch", [0, 2])
@@ -67,7 +67,8 @@ def config(**changes):
 @pytest.mark.slow
 def test_a_run_adapts_the_weight_and_is_resumed_with_it(tmp_path):
   def lines(folder, steps):
-    changes = {"steps": steps, "learner.entropy_target": 50.0, "learner.entropy_step": 0.25}
+    weight = {"entropy_target": 50.0, "entropy_step": 0.25, "entropy_max": 1.0}
+    changes = {"steps": steps} | {f"learner.{name}": value for name, value in weight.items()}
     online.train(resolve(config(**changes)), str(folder))
     return tiny_runs.metrics_of_steps(folder)
 
@@ -83,4 +84,10 @@ def test_an_objective_without_a_bonus_is_refused():
   c.objective = defaults.objective("rft", c)
   c.learner.entropy_target = 0.2
   with pytest.raises(SettingError, match="learner.entropy_target=0.2: .*has no entropy_bonus"):
+    checks.check_settings(resolve(c))
+
+
+def test_a_weight_that_starts_above_its_largest_is_refused():
+  c = config(**{"learner.entropy_target": 0.2, "objective.entropy_bonus": 0.01})
+  with pytest.raises(SettingError, match="entropy_bonus=0.01: .*use at most learner.entropy_max"):
     checks.check_settings(resolve(c))

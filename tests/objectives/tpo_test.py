@@ -43,9 +43,7 @@ def test_the_coefficient_is_q_less_p():
 def test_a_group_adds_up_to_0_and_rests_at_its_target():
   r = cases.rollouts()
   batch, cfg = prepared(tpo, r)
-  sums = batch.extra["target"] - tpo.of_group(
-    completions(r.old_logprobs, batch.mask), batch.mask
-  )
+  sums = batch.extra["target"] - tpo.of_group(completions(r.old_logprobs, batch.mask), batch.mask)
   np.testing.assert_allclose(jnp.sum(sums, axis=1), 0.0, atol=1e-6)
   share = standardised(r)[..., None] / jnp.maximum(r.lengths, 1)[..., None] * batch.mask
   out = cases.replace(cases.outputs(r), logprobs=r.old_logprobs + share)

@@ -13,7 +13,7 @@ from grpo_jax.config import settings
 from grpo_jax.errors import SettingError
 from grpo_jax.loops import collect
 from grpo_jax.rewards import attempts, combine, group
-from grpo_jax.setup import checks, defaults, scorers
+from grpo_jax.setup import scorers
 from grpo_jax.types import STOPPED, Completion, Example
 
 EXAMPLE = Example("?", "#### 72", "72", {})
@@ -119,31 +119,6 @@ def test_an_evaluation_refuses_it_by_name():
   said = "eval.reward='group.shortest_correct' with eval.arguments=(): looks at a group"
   with pytest.raises(SettingError, match=re.escape(said)):
     scorers.eval_reward(ConfigDict({"reward": "group.shortest_correct", "arguments": ()}))
-
-
-def test_it_is_tried_on_a_group_before_anything_starts():
-  """As large as those of the run; a SettingError comes through, anything else is told and is no
-  reason to stop.
-  """
-
-  class Words:
-    eos_id = 0
-    encode = staticmethod(lambda text: [1, 2])
-    step_ends = staticmethod(lambda ids: [len(ids) - 1])
-
-  class Model:
-    tokenizer = Words()
-
-  def refuses(example, completions):
-    raise SettingError(f"refuses {len(completions)}")
-
-  config = defaults.get_config()
-  assert checks.try_reward(by_rank, [EXAMPLE], Model, config) == [""]
-  assert checks.try_reward(lambda example, completions: [], [EXAMPLE], Model, config) == [
-    "ValueError: returned 0 values for 8 completions"
-  ]
-  with pytest.raises(SettingError, match="refuses 8"):
-    checks.try_reward(refuses, [EXAMPLE], Model, config)
 
 
 def test_scoring_ahead_has_the_time_of_all_that_it_stands_for(tmp_path):
