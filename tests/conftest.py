@@ -71,6 +71,15 @@ def memory():
     heap.release()
 
 
+@pytest.fixture
+def float64():
+  """Computes in float64 where a test compares formulas to 1e-6."""
+  import jax
+
+  with jax.enable_x64(True):
+    yield
+
+
 @pytest.fixture(scope="session")
 def served():
   """Serves a bucket on loopback (tests/helpers/bucket.py) to this process, and to those that it

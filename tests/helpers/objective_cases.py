@@ -39,7 +39,7 @@ from grpo_jax.objectives.base import ConfiguredObjective, Objective
 from grpo_jax.ops import distillation
 from grpo_jax.ops.distillation import Divergence
 from grpo_jax.setup import registry
-from grpo_jax.types import STOPPED, TRUNCATED, Array, Outputs, Prompts, Rollouts, Scores, TrainBatch
+from grpo_jax.types import STOPPED, TRUNCATED, Outputs, Prompts, Rollouts, Scores, TrainBatch
 
 # Every objective, with settings that switch on as much of it as goes together.
 CASES = {
@@ -133,8 +133,8 @@ def times(rollouts: Rollouts, *, factor: float = 1.0) -> jax.Array:
 
 
 def rollouts(seed=0, P=4, G=4, L=6, process=False) -> Rollouts:
-  """Random rollouts with everything in them; tokens of a small vocabulary, so that prefixes are
-  shared.
+  """Returns random rollouts with everything in them; tokens of a small vocabulary, so that prefixes
+  are shared. They are float64 under the fixture `float64`.
   """
   rng = np.random.default_rng(seed)
   lengths = rng.integers(1, L + 1, (P, G))
@@ -143,7 +143,7 @@ def rollouts(seed=0, P=4, G=4, L=6, process=False) -> Rollouts:
   given = last | (inside & (rng.random((P, G, L)) < 0.4)) if process else last
 
   def logprobs():
-    return jnp.asarray(-rng.exponential(0.7, (P, G, L)), jnp.float32)
+    return jnp.asarray(-rng.exponential(0.7, (P, G, L)), float)
 
   old = logprobs()
   return Rollouts(
@@ -151,17 +151,17 @@ def rollouts(seed=0, P=4, G=4, L=6, process=False) -> Rollouts:
     tokens=jnp.asarray(rng.integers(0, 2, (P, G, L))),
     lengths=jnp.asarray(lengths),
     ended=jnp.asarray(np.where(lengths == L, TRUNCATED, STOPPED)),
-    sampler_logprobs=old + jnp.asarray(rng.normal(0, 0.3, (P, G, L)), jnp.float32),
+    sampler_logprobs=old + jnp.asarray(rng.normal(0, 0.3, (P, G, L)), float),
     truncated_logprobs=old,
-    rewards=jnp.asarray(rng.random((P, G, L)), jnp.float32),
+    rewards=jnp.asarray(rng.random((P, G, L)), float),
     given=jnp.asarray(given),
-    components=jnp.asarray(rng.random((P, G, 2)), jnp.float32),
+    components=jnp.asarray(rng.random((P, G, 2)), float),
     old_logprobs=old,
-    old_entropy=jnp.asarray(rng.exponential(0.5, (P, G, L)), jnp.float32),
-    old_sum_of_squares=jnp.asarray(rng.uniform(0.1, 1, (P, G, L)), jnp.float32),
+    old_entropy=jnp.asarray(rng.exponential(0.5, (P, G, L)), float),
+    old_sum_of_squares=jnp.asarray(rng.uniform(0.1, 1, (P, G, L)), float),
     ref_logprobs=logprobs(),
-    ref_hidden=jnp.asarray(rng.normal(0, 1, (P, G, L, 3)), jnp.float32),
-    old_values=jnp.asarray(rng.normal(0, 1, (P, G, L)), jnp.float32),
+    ref_hidden=jnp.asarray(rng.normal(0, 1, (P, G, L, 3)), float),
+    old_values=jnp.asarray(rng.normal(0, 1, (P, G, L)), float),
   )
 
 
@@ -170,10 +170,10 @@ def outputs(r: Rollouts, seed=1, spread=0.3) -> Outputs:
   rng = np.random.default_rng(seed)
 
   def near(x):
-    return x + jnp.asarray(rng.normal(0, spread, x.shape), jnp.float32)
+    return x + jnp.asarray(rng.normal(0, spread, x.shape), float)
 
   old = (near(r.old_logprobs), near(r.old_entropy), near(r.old_sum_of_squares), near(r.old_values))
-  return Outputs(*old, divergence=jnp.asarray(rng.exponential(0.5, r.tokens.shape), jnp.float32))
+  return Outputs(*old, divergence=jnp.asarray(rng.exponential(0.5, r.tokens.shape), float))
 
 
 def with_divergence(out: Outputs, spec: Divergence | None, vocabulary=9) -> Outputs:
@@ -195,20 +195,6 @@ def scores(r: Rollouts, seed=1) -> Scores:
 def predictions(objective: Objective, r: Rollouts) -> Outputs | Scores:
   """Returns `outputs`, or `scores` for a reward model."""
   return scores(r) if objective.trains_reward_model else outputs(r)
-
-
-def parts(out: Outputs | Scores) -> tuple[Array, Array]:
-  """Returns log-probs and values; of scores, zeros and the scores."""
-  if isinstance(out, Scores):
-    return jnp.zeros_like(out.scores), out.scores
-  return out.logprobs, out.values
-
-
-def with_parts(out: Outputs | Scores, logprobs: Array, values: Array) -> Outputs | Scores:
-  """Returns `out` with other parts."""
-  if isinstance(out, Scores):
-    return Scores(values)
-  return dataclasses.replace(out, logprobs=logprobs, values=values)
 
 
 def given(name: str, seed=0):

@@ -39,10 +39,7 @@ def main() -> None:
     prepare = jax.jit(lambda r, cfg=cfg: cases.prepare(r, cfg))
 
     def update(out, batch, objective=objective, cfg=cfg):
-      def loss(lp, values):
-        return objective.loss(cases.with_parts(out, lp, values), batch, cfg)
-
-      return jax.value_and_grad(loss, (0, 1), has_aux=True)(*cases.parts(out))
+      return jax.value_and_grad(lambda o: objective.loss(o, batch, cfg), has_aux=True)(out)
 
     before, each = (
       microseconds(prepare, r),

@@ -10,6 +10,8 @@ from grpo_jax.errors import SettingError
 from grpo_jax.objectives import clip_cov, grpo, kl_cov
 from objectives.coefficients_test import check, on_policy, prepared
 
+pytestmark = pytest.mark.usefixtures("float64")
+
 WIDE = dict(share=0.25, cov_low=0.0, cov_high=100.0)
 
 

@@ -9,6 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import objective_cases as cases
+import pytest
 
 from grpo_jax.objectives import (
   grpo,
@@ -30,13 +31,14 @@ def on_policy(r):
   return cases.replace(r, old_logprobs=None), out
 
 
-def check(objective, out, batch, cfg, expected, **tolerance):
+def check(objective, out, batch, cfg, expected, atol=1e-9):
+  """Compares coefficients under the fixture `float64`; `expected` is without the weights."""
   got = gradient_coefficient(objective.OBJECTIVE, out, batch, cfg)
-  np.testing.assert_allclose(
-    got, batch.weights * expected, **({"rtol": 1e-4, "atol": 1e-7} | tolerance)
-  )
+  assert got.dtype == jnp.float64
+  np.testing.assert_allclose(got, batch.weights * expected, rtol=1e-6, atol=atol)
 
 
+@pytest.mark.usefixtures("float64")
 def test_target_prob_is_the_sign_until_the_target():
   r = cases.rollouts()
   batch, cfg = prepared(target_prob, r)

@@ -2,6 +2,7 @@
 own.
 """
 
+import dataclasses
 import types
 
 import jax
@@ -65,30 +66,30 @@ def test_gradient_is_that_of_finite_differences_with_stopped_values_frozen(name,
       lambda a: a.astype(jnp.float64) if a.dtype == jnp.float32 else a, (batch, out)
     )
 
-    def loss(lp, values):
-      return objective.loss(cases.with_parts(out, lp, values), batch, cfg)[0]
+    def loss(out):
+      return objective.loss(out, batch, cfg)[0]
 
-    slopes = jax.grad(loss, (0, 1))(*cases.parts(out))
+    slopes = dataclasses.asdict(jax.grad(loss)(out))
     frozen = Frozen()
     monkeypatch.setattr(jax.lax, "stop_gradient", frozen)
-    loss(*cases.parts(out))
+    loss(out)
 
-    def along(direction, which):
+    def along(direction, part):
       ends = []
       for h in (1e-6, -1e-6):
         frozen.next = 0
-        point = [*cases.parts(out)]
-        point[which] = point[which] + h * direction
-        ends.append(float(loss(*point)))
+        point = cases.replace(out, **{part: getattr(out, part) + h * direction})
+        ends.append(float(loss(point)))
       return (ends[0] - ends[1]) / 2e-6
 
     rng = np.random.default_rng(0)
-    for which in (0, 1):
+    for part, slope in slopes.items():
       for _ in range(3):
         direction = rng.normal(size=batch.mask.shape)
         np.testing.assert_allclose(
-          along(direction, which), jnp.vdot(slopes[which], direction), rtol=1e-6, atol=1e-8
+          along(direction, part), jnp.vdot(slope, direction), rtol=1e-6, atol=1e-8, err_msg=part
         )
+    assert any(jnp.abs(slope).max() > 1e-3 for slope in slopes.values())
 
 
 @pytest.mark.parametrize("name", ALL)
@@ -98,18 +99,13 @@ def test_slices_add_up_to_the_whole(name):
 
   @jax.jit
   def run(batch, out):
-    def of(lp, values):
-      return objective.loss(cases.with_parts(out, lp, values), batch, cfg)
-
-    return jax.value_and_grad(of, (0, 1), has_aux=True)(*cases.parts(out))
+    return jax.value_and_grad(lambda o: objective.loss(o, batch, cfg), has_aux=True)(out)
 
   (whole, metrics), slopes = run(batch, out)
   each = [run(*(cases.rows(x, np.array([i])) for x in (batch, out))) for i in range(4)]
   np.testing.assert_allclose(sum(p[0][0] for p in each), whole, rtol=1e-5, atol=1e-6)
-  for k in (0, 1):
-    np.testing.assert_allclose(
-      np.concatenate([p[1][k] for p in each]), slopes[k], rtol=1e-5, atol=1e-8
-    )
+  joined = jax.tree.map(lambda *rows: np.concatenate(rows), *(p[1] for p in each))
+  jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-8), joined, slopes)
   for key, (total, count) in metrics.items():
     if key.endswith("_max"):
       np.testing.assert_allclose(max(p[0][1][key][0] for p in each), total, rtol=1e-6)
@@ -130,11 +126,7 @@ def test_devices_change_nothing(name):
   @jax.jit
   def run(r, out):
     batch = cases.prepare(r, cfg)
-
-    def of(lp, values):
-      return objective.loss(cases.with_parts(out, lp, values), batch, cfg)[0]
-
-    return jax.value_and_grad(of, (0, 1))(*cases.parts(out))
+    return jax.value_and_grad(lambda o: objective.loss(o, batch, cfg)[0])(out)
 
   out = cases.predictions(objective, r)
   one = run(r, out)
@@ -160,17 +152,16 @@ def test_what_lies_on_padding_does_not_matter(name):
   )
 
   def run(o, b):
-    return jax.value_and_grad(
-      lambda lp, values: objective.loss(cases.with_parts(o, lp, values), b, cfg), has_aux=True
-    )(*cases.parts(o))
+    return jax.value_and_grad(lambda o: objective.loss(o, b, cfg), has_aux=True)(o)
 
   (value, metrics), slope = run(out, batch)
   (dirty_value, dirty_metrics), dirty_slope = run(dirty, dirty_batch)
   np.testing.assert_array_equal(dirty_value, value)
-  np.testing.assert_array_equal(dirty_slope, slope)
+  jax.tree.map(np.testing.assert_array_equal, dirty_slope, slope)
   jax.tree.map(np.testing.assert_array_equal, dirty_metrics, metrics)
   if name != "process_reward_model":
-    np.testing.assert_array_equal(jnp.where(batch.mask > 0, 0.0, slope), 0.0)
+    for each in jax.tree.leaves(slope):
+      np.testing.assert_array_equal(jnp.where(batch.mask > 0, 0.0, each), 0.0)
 
 
 @pytest.mark.parametrize("name", ALL)
@@ -179,9 +170,19 @@ def test_rows_that_only_fill_the_batch_change_nothing(name):
   filled = cases.replace(r, lengths=r.lengths.at[3:].set(0), given=r.given.at[3:].set(False))
   short = cases.rows(r, slice(0, 3))
   out = cases.predictions(objective, r)
-  loss = jax.jit(lambda r, o: objective.loss(o, cases.prepare(r, cfg), cfg)[0])
-  one, two = loss(filled, out), loss(short, cases.rows(out, slice(0, 3)))
+
+  @jax.jit
+  def run(r, out):
+    return jax.value_and_grad(lambda o: objective.loss(o, cases.prepare(r, cfg), cfg)[0])(out)
+
+  (one, slopes), (two, others) = run(filled, out), run(short, cases.rows(out, slice(0, 3)))
   np.testing.assert_allclose(one, two, rtol=1e-5, atol=1e-7)
+
+  def same(filled, short):
+    np.testing.assert_allclose(filled[:3], short, rtol=1e-5, atol=1e-7)
+    np.testing.assert_array_equal(filled[3:], 0.0)
+
+  jax.tree.map(same, slopes, others)
 
 
 @pytest.mark.parametrize("name", ALL)
@@ -368,13 +369,18 @@ def test_what_no_sampler_made_has_no_mismatch():
 
 
 @pytest.mark.parametrize(
-  "name", ["grpo", "gspo", "cispo", "rpg reverse", "ppo", "target_prob", "distill", "rft"]
+  "name",
+  [
+    *("grpo", "gspo", "gmpo", "cispo", "sapo", "kimi", "clip_cov", "kl_cov"),
+    *("rpg reverse", "ppo", "target_prob", "distill", "rft"),
+  ],
 )
 def test_every_objective_on_samples_takes_the_mismatch_correction(name):
   objective, _, batch, out = cases.case(name)
   old = out.logprobs if batch.old_logprobs is None else batch.old_logprobs
   batch = cases.replace(batch, sampler_logprobs=old - jnp.log(1.5))
-  changes = cases.CASES[name][1] | ({"beta": 0.0} if "beta" in objective.settings() else {})
+  without_kl = {key: 0.0 for key in ("beta", "penalty") if key in objective.settings()}
+  changes = cases.CASES[name][1] | without_kl  # a KL has no weight
   plain, weighted = (
     coefficients.gradient_coefficient(
       objective, out, batch, cases.settings(objective, **changes | {"mismatch": m})

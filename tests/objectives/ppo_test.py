@@ -3,6 +3,7 @@
 import jax.numpy as jnp
 import numpy as np
 import objective_cases as cases
+import pytest
 
 from grpo_jax.objectives import (
   common,
@@ -11,6 +12,8 @@ from grpo_jax.objectives import (
 from grpo_jax.objectives.coefficients import gradient_coefficient
 from grpo_jax.ops import advantages
 from objectives.coefficients_test import check, on_policy, prepared
+
+pytestmark = pytest.mark.usefixtures("float64")
 
 
 def test_ppo_rewards_returns_and_bootstrap():
@@ -29,7 +32,7 @@ def test_ppo_rewards_returns_and_bootstrap():
     for t in reversed(range(n)):
       a = reward[t] + 0.9 * following[t] - v[t] + 0.9 * 0.8 * a
       np.testing.assert_allclose(batch.advantages[0, g, t], a, rtol=1e-5)
-      np.testing.assert_allclose(batch.extra["returns"][0, g, t], a + v[t], rtol=1e-5, atol=1e-6)
+      np.testing.assert_allclose(batch.extra["returns"][0, g, t], a + v[t], rtol=1e-6, atol=1e-9)
 
 
 def test_the_targets_of_ppo_s_critic_come_from_advantages_before_they_are_whitened():
@@ -109,4 +112,4 @@ def test_imitation_adds_the_log_likelihood_of_right_completions():
   mask = np.asarray(with_it[0].mask)
   chosen = mask * right[..., None]
   assert 0 < chosen.sum() < mask.sum()
-  np.testing.assert_allclose(pull[0] - pull[1], 0.1 * chosen / chosen.sum(), atol=1e-6)
+  np.testing.assert_allclose(pull[0] - pull[1], 0.1 * chosen / chosen.sum(), atol=1e-9)

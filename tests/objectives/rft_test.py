@@ -3,9 +3,12 @@
 import jax.numpy as jnp
 import numpy as np
 import objective_cases as cases
+import pytest
 
 from grpo_jax.objectives import rft
 from objectives.coefficients_test import check, prepared
+
+pytestmark = pytest.mark.usefixtures("float64")
 
 
 def test_a_completion_at_the_threshold_is_not_correct():

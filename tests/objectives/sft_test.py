@@ -9,6 +9,8 @@ from grpo_jax.objectives import (
 )
 from objectives.coefficients_test import check, prepared
 
+pytestmark = pytest.mark.usefixtures("float64")
+
 
 @pytest.mark.parametrize("objective", [sft, distill_offline])
 def test_supervised(objective):
