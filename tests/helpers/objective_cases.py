@@ -92,6 +92,11 @@ CASES = {
   "reward_model": (reward_model, {}),
   "process_reward_model": (process_reward_model, {}),
 }
+# Advantages that none of them has; their loss is that of GRPO.
+ADVANTAGES = {
+  name: (grpo, dict(advantage=name))
+  for name in ("maxrl", "pass_at_k", "pkpo", "opo", "reinforce_pp", "reinforce_pp_baseline")
+}
 PAIRS = ("dpo", "reward_model")
 PROCESS = ("grpo process", "step_returns", "process_reward_model")  # several rewards a completion
 
@@ -198,8 +203,8 @@ def predictions(objective: Objective, r: Rollouts) -> Outputs | Scores:
 
 
 def given(name: str, seed=0):
-  """(objective, settings, rollouts of the kind that it takes) of one of CASES."""
-  module, changes = CASES[name]
+  """Returns objective, settings and rollouts of the kind that it takes, of a case or advantage."""
+  module, changes = (CASES | ADVANTAGES)[name]
   r = rollouts(seed, G=2 if name in PAIRS else 4, process=name in PROCESS)
   return module.OBJECTIVE, settings(module, **changes), r
 

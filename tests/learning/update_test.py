@@ -36,6 +36,8 @@ EVERY = (
     "ppo group",
     "target_prob",
   ),
+  *("sapo", "gmpo", "dppo", "vespo", "kimi", "clip_cov", "kl_cov", "tpo"),
+  *("otb", "grpo entropy", "ppo vapo"),
   *("sft", "rft", "dpo", "distill", "distill_offline", "gkd", "gkd top"),
 )
 OBJECTIVES = CASES | {"ppo without a KL": (ppo, {})}
@@ -148,7 +150,13 @@ def test_nor_does_each_alone(name, mesh, packed, microbatch):
   assert_same(name, "bigrams", mesh, packed, microbatch)
 
 
-@pytest.mark.parametrize("name", ["cispo", "dapo", "dr_grpo", "target_prob", "gspo"])
+MINIBATCHES = (
+  *("cispo", "dapo", "dr_grpo", "target_prob", "gspo"),
+  *("sapo", "gmpo", "dppo", "vespo", "kimi", "tpo"),
+)
+
+
+@pytest.mark.parametrize("name", MINIBATCHES)
 def test_minibatches_are_updates_of_their_own(name):
   """Each with the denominators of its aggregation over its own prompts, and all with the one old
   policy.

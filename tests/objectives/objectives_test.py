@@ -116,7 +116,7 @@ def test_slices_add_up_to_the_whole(name):
       np.testing.assert_allclose(sum(p[0][1][key][1] for p in each), count, rtol=1e-5)
 
 
-@pytest.mark.parametrize("name", ALL)
+@pytest.mark.parametrize("name", [*ALL, *cases.ADVANTAGES])
 def test_devices_change_nothing(name):
   """`prepare`, loss and gradient with prompts and samples of a group on four devices are those of
   one.
@@ -164,7 +164,7 @@ def test_what_lies_on_padding_does_not_matter(name):
       np.testing.assert_array_equal(jnp.where(batch.mask > 0, 0.0, each), 0.0)
 
 
-@pytest.mark.parametrize("name", ALL)
+@pytest.mark.parametrize("name", [*ALL, *cases.ADVANTAGES])
 def test_rows_that_only_fill_the_batch_change_nothing(name):
   objective, cfg, r = cases.given(name)
   filled = cases.replace(r, lengths=r.lengths.at[3:].set(0), given=r.given.at[3:].set(False))
