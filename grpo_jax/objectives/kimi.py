@@ -3,10 +3,11 @@
     J = -1 / (2 tau) of the mean over completions of (A - tau sum over tokens of log(pi / pi_old))^2
 
 The coefficient of grad log pi is A - tau sum(log(pi / pi_old)) on every token of the completion:
-there is no ratio and no clip. On the first update it is REINFORCE, and the policy at rest is pi_old
-e^(A / tau), normalised. A is the reward less the group's mean; the weights are those of the
-aggregation "constant", which adds up the tokens of a completion. All tokens of a completion should
-have one advantage.
+there is no ratio and no clip. On the first update it is REINFORCE. With A = r - tau log Z, Z the
+mean of e^(r / tau) under pi_old, the policy rests at pi_old e^(r / tau) / Z; as in the paper, A is
+the reward less the group's mean, in place of tau log Z. The weights are those of the aggregation
+"constant", which adds up the tokens of a completion. All tokens of a completion should have one
+advantage.
 """
 
 import jax

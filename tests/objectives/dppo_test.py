@@ -63,6 +63,17 @@ def test_a_token_that_moves_back_is_never_left_out():
     np.testing.assert_array_equal(surrogate.within_move(pi, mu, -back, moved, 0.01), 0.0)
 
 
+@pytest.mark.parametrize("mu, a", [(0.86, 1.0), (0.14, -1.0)])
+def test_what_cannot_move_as_far_as_the_bound_is_never_left_out(mu, a):
+  """From 0.86 a probability rises by at most 0.14, and from 0.14 it falls by at most that."""
+  pi = jnp.linspace(-12.0, 0.0, 50).reshape(1, 1, 50)
+  one = jnp.ones_like(pi)
+  found = surrogate.within_move(pi, jnp.log(mu) * one, a * one, "tv", 0.15)
+  np.testing.assert_array_equal(found, 1.0)
+  other = surrogate.within_move(pi, jnp.log(mu) * one, a * one, "tv", 0.13)
+  assert 0 < other.mean() < 1
+
+
 def test_a_rare_token_may_change_its_ratio_many_times_over():
   mu, pi = jnp.log(jnp.full((1, 1, 1), 0.001)), jnp.log(jnp.full((1, 1, 1), 0.1))
   np.testing.assert_array_equal(surrogate.within_move(pi, mu, jnp.ones((1, 1, 1)), "tv", 0.15), 1.0)

@@ -42,6 +42,26 @@ def test_maxrl_adds_the_gradients_of_pass_at_k_up_to_n_minus_1(n, p):
   np.testing.assert_allclose(expected_update(maxrl, n, p), series, rtol=1e-5, atol=1e-7)
 
 
+def test_maxrl_of_many_is_the_gradient_of_log_p():
+  """Of 200 answers with p = 0.3, over the number of right ones."""
+  n, p, total = 200, 0.3, 0.0
+  for right in range(n + 1):
+    chance = math.comb(n, right) * p**right * (1 - p) ** (n - right)
+    a = np.asarray(maxrl(jnp.arange(n)[None] < right), np.float64)[0]
+    total += chance * np.mean(a * np.where(np.arange(n) < right, 1 - p, -p))
+  np.testing.assert_allclose(total, 1 - p, rtol=1e-5)
+
+
+@pytest.mark.parametrize("p", [0.1, 0.5])
+def test_maxrl_without_its_0_for_all_wrong_groups_is_of_order_n(p):
+  """Divided by the mean alone, r / mean, or with -1 in a group of wrong answers."""
+  series = sum(slope(k, p) / k for k in range(1, 5))
+  divided = expected_update(lambda right: right / jnp.maximum(right.mean(), 1e-9), 4, p)
+  np.testing.assert_allclose(divided, series, rtol=1e-5)
+  shifted = expected_update(lambda right: jnp.where(right.any(), maxrl(right), -1.0), 4, p)
+  np.testing.assert_allclose(shifted, series, rtol=1e-5)
+
+
 def test_maxrl_by_hand():
   rewards = jnp.array([[1.0, 0.0, 0.0, 1.0], [0.0, 0.0, 0.0, 0.0], [0.5, 1.5, 7.0, 1.0]])
   real = jnp.array([[1, 1, 1, 1], [1, 1, 1, 1], [1, 1, 0, 0]], bool)
