@@ -131,8 +131,18 @@ PRESETS: Table = {
     "grpo",
     {
       "objective.keep_live": True,
-      "objective.keep_only_negative": True,
+      "objective.keep_condition": "negative",
       **kept("geometric", math.exp(-0.5), 0),
+    },
+  ),
+  # 2603.01365, by completion and with open-instruct's bound
+  "vaco": (
+    "grpo",
+    {
+      "objective.mismatch": "token",
+      "objective.keep_by": "tv",
+      "objective.keep_condition": "onwards",
+      **kept("mean", 0, 2.0),
     },
   ),
   "rft": ("rft", {}),  # 2308.01825, online: samples of the live policy

@@ -221,8 +221,7 @@ def kept(logprobs: Array, old: Array, batch: TrainBatch, cfg: ConfigDict) -> Arr
     return jnp.ones_like(batch.mask)
   d = jax.lax.stop_gradient(logprobs if cfg.keep_live else old) - sampler_logprobs(batch, cfg)
   keep = of_sampler.kept(d, batch.mask, cfg.keep, cfg.keep_by, cfg.keep_low, cfg.keep_high)
-  keep = jnp.broadcast_to(keep, batch.mask.shape)
-  return jnp.where(batch.advantages < 0, keep, 1.0) if cfg.keep_only_negative else keep
+  return jnp.where(of_sampler.may_go(d, batch.advantages, cfg.keep_condition), keep, 1.0)
 
 
 def sampler_logprobs(batch: TrainBatch, cfg: ConfigDict) -> Array:

@@ -73,10 +73,13 @@ def mismatch() -> ConfigDict:
   # leaves out what is not within [keep_low, keep_high]: all (keeps everything), tokens by token, or
   # completions by sequence, geometric, max or mean (of their tokens)
   c.keep = "all"
-  c.keep_by = "ratio"  # what is compared: ratio (pi_old / pi_sampler), k2 or k3 (its log-ratio's)
+  # what is compared: ratio (pi_old / pi_sampler), tv (|ratio - 1|), k2 or k3 (of its logarithm)
+  c.keep_by = "ratio"
   c.keep_low = 0.0  # the least value that is kept
   c.keep_high = 0.0  # the largest; 0: no bound
-  c.keep_only_negative = False  # whether only tokens with A < 0 are left out
+  # which of them are left out: always (all), negative (those with A < 0), onwards (those that A
+  # moves further from the sampler)
+  c.keep_condition = "always"
   c.keep_live = False  # compare the policy as it is now in place of pi_old
   return c
 
@@ -176,6 +179,7 @@ def _check_mismatch(cfg: ConfigDict) -> None:
   check_choice(cfg, "mismatch", mismatches.WEIGHTS)
   check_choice(cfg, "keep", mismatches.LEVELS)
   check_choice(cfg, "keep_by", mismatches.STATISTICS)
+  check_choice(cfg, "keep_condition", mismatches.CONDITIONS)
   for name in ("mismatch", "keep"):
     check_at_least(cfg, 0, f"{name}_low", f"{name}_high")
     low, high = cfg[f"{name}_low"], cfg[f"{name}_high"]

@@ -19,6 +19,9 @@ changes with what is left out.
     TRM            completions whose mean or largest k3 is at most a bound (arXiv 2512.23075)
     DeepSeek-V3.2  completions with A < 0 whose geometric mean of pi / mu is at least e^-delta
                    (arXiv 2512.02556)
+    VACO           tokens that A moves further from mu, in completions whose mean |pi_old / mu - 1|
+                   is above a bound (arXiv 2603.01365, whose mean is over the batch; that over a
+                   completion is open-instruct's)
 """
 
 import jax
@@ -30,7 +33,8 @@ from grpo_jax.types import Array
 
 WEIGHTS = ("none", "token", "geometric", "sequence")
 LEVELS = ("all", "token", "geometric", "sequence", "max", "mean")
-STATISTICS = ("ratio", "k2", "k3")
+STATISTICS = ("ratio", "tv", "k2", "k3")
+CONDITIONS = ("always", "negative", "onwards")
 
 
 def weight(log_ratio: Array, mask: Array, level: str, low: float, high: float) -> Array:
@@ -54,9 +58,9 @@ def weight(log_ratio: Array, mask: Array, level: str, low: float, high: float) -
 def kept(log_ratio: Array, mask: Array, level: str, by: str, low: float, high: float) -> Array:
   """Returns 1 where a statistic of d is within [low, high], else 0; shapes as of `weight`.
 
-  The statistic is the ratio e^d, k2 = d^2 / 2 or k3 = e^d - 1 - d. Under "geometric" and
-  "sequence" it is that of the completion's own d; "max" and "mean" are the largest and the mean of
-  the tokens' statistics, [P, G, 1].
+  The statistic is the ratio e^d, tv = |e^d - 1|, k2 = d^2 / 2 or k3 = e^d - 1 - d. Under
+  "geometric" and "sequence" it is that of the completion's own d; "max" and "mean" are the largest
+  and the mean of the tokens' statistics, [P, G, 1].
 
   Args:
     log_ratio: d, [P, G, L]; anything off the mask.
@@ -83,6 +87,23 @@ def kept(log_ratio: Array, mask: Array, level: str, by: str, low: float, high: f
   return jax.lax.stop_gradient(inside.astype(mask.dtype))
 
 
+def may_go(log_ratio: Array, advantages: Array, condition: str) -> Array:
+  """Returns which tokens may be left out, [P, G, L] bool.
+
+  Args:
+    log_ratio: d, [P, G, L].
+    advantages: [P, G, L].
+    condition: of CONDITIONS: "always" (all), "negative" (A < 0), "onwards" (d A > 0).
+  """
+  shapes.assert_same(log_ratio, advantages)
+  _check("keep_condition", condition, CONDITIONS)
+  if condition == "negative":
+    return advantages < 0
+  if condition == "onwards":
+    return log_ratio * advantages > 0
+  return jnp.ones(advantages.shape, bool)
+
+
 def _of_completion(log_ratio: Array, mask: Array, level: str) -> Array:
   """Returns d of the tokens, 0 off the mask, or its mean or sum over each completion."""
   if level == "token":
@@ -94,6 +115,8 @@ def _of_completion(log_ratio: Array, mask: Array, level: str) -> Array:
 def _statistic(log_ratio: Array, by: str) -> Array:
   if by == "ratio":
     return surrogate.exp_clamped(log_ratio)
+  if by == "tv":
+    return jnp.abs(surrogate.exp_clamped(log_ratio) - 1.0)
   zero = jnp.zeros_like(log_ratio)  # mu is the policy that sampled: k(mu, pi_old)
   return divergences.kl_estimate(zero, log_ratio, by)
 

@@ -78,6 +78,10 @@ def expected(name, batch, out):
       keep[p, g] = 0.999 <= np.exp(own[on].mean() if on.any() else 0.0) <= 1.001
     elif name == "trm":
       keep[p, g] = (np.expm1(own) - own)[on].sum() <= 0.001 * on.sum()
+    elif name == "vaco":
+      weight[p, g] = np.minimum(np.exp(own), 2)
+      apart = np.abs(np.exp(own) - 1)[on].sum() > 2.0 * on.sum()
+      keep[p, g] = ~(apart & (own * a[p, g] > 0))
     else:
       unlike = on.any() and (-now[on]).mean() > 0.5
       keep[p, g] = ~((a[p, g] < 0) & unlike)
@@ -93,6 +97,7 @@ ROWS = {
   "geometric_mask": 2e-3,
   "trm": 0.05,
   "v32_mask": 1.0,
+  "vaco": 2.0,
 }
 
 

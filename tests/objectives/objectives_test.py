@@ -220,6 +220,7 @@ NAMED = (
   "mismatch",
   "keep",
   "keep_by",
+  "keep_condition",
   "divergence",
   "moved",
 )
@@ -300,7 +301,7 @@ OTHER = {
   "keep_by": ("k2", {"keep": "token", "keep_high": 0.9}),
   "keep_low": (0.9, {"keep": "token", "keep_high": 2.0}),
   "keep_high": (1.0, {"keep": "token", "keep_low": 0.1}),
-  "keep_only_negative": (True, {"keep": "token", "keep_high": 1.0}),
+  "keep_condition": ("negative", {"keep": "token", "keep_high": 1.0}),
   "keep_live": (True, {"keep": "token", "keep_high": 1.0}),
 }
 

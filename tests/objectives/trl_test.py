@@ -125,7 +125,7 @@ def mismatch(trl):
   changes = {}
   if trl["off_policy_mask_threshold"] is not None:
     changes |= dict(keep="geometric", keep_low=math.exp(-trl["off_policy_mask_threshold"]))
-    changes |= dict(keep_only_negative=True, keep_live=True)
+    changes |= dict(keep_condition="negative", keep_live=True)
   if trl["vllm_importance_sampling_correction"]:
     level, _, action = trl["vllm_importance_sampling_mode"].partition("_")
     low, high = (trl[f"vllm_importance_sampling_clip_{x}"] or 0.0 for x in ("min", "max"))

@@ -49,6 +49,10 @@ K3 = [3 - LN4, 0.5 - LN15]  # e^d - 1 - d
     ("token", "ratio", 0.5, 2.0, [0, 1]),
     ("token", "ratio", 2.0, 5.0, [1, 0]),  # bounds on the ratio, not on its inverse
     ("token", "ratio", 2.0, 0.0, [1, 0]),
+    ("token", "tv", 0.0, 2.9, [0, 1]),
+    ("token", "tv", 0.0, 3.1, [1, 1]),
+    ("mean", "tv", 0.0, 1.7, [0, 0]),  # of 3 and 0.5
+    ("mean", "tv", 0.0, 1.8, [1, 1]),
     ("token", "k2", 0.0, LN4**2 / 2 - 1e-4, [0, 1]),
     ("token", "k2", 0.0, LN4**2 / 2 + 1e-4, [1, 1]),
     ("token", "k3", 0.0, K3[0] - 1e-4, [0, 1]),
@@ -71,6 +75,19 @@ def test_kept(level, by, low, high, expected):
   np.testing.assert_array_equal(on_tokens(mismatch.kept(D, MASK, level, by, low, high)), expected)
 
 
+def test_which_tokens_may_be_left_out():
+  """Likelier and less likely than under the sampler, with a good, no and a bad advantage."""
+  d = jnp.array([[[1.0, 1.0, 1.0, -1.0, -1.0, 0.0]]])
+  a = jnp.array([[[2.0, 0.0, -2.0, 2.0, -2.0, 2.0]]])
+  for condition, expected in (
+    ("always", [1, 1, 1, 1, 1, 1]),
+    ("negative", [0, 0, 1, 0, 1, 0]),
+    ("onwards", [1, 0, 0, 0, 1, 0]),
+  ):
+    found = mismatch.may_go(d, a, condition)
+    np.testing.assert_array_equal(found[0, 0], np.array(expected, bool), condition)
+
+
 def test_where_the_sampler_was_the_policy_nothing_changes():
   zero = jnp.zeros((2, 3, 4))
   mask = jnp.ones((2, 3, 4)).at[0, 0].set(0.0)  # a completion without tokens
@@ -78,7 +95,7 @@ def test_where_the_sampler_was_the_policy_nothing_changes():
     np.testing.assert_array_equal(mismatch.weight(zero, mask, level, 0.5, 1.0), 1.0)
   for level in mismatch.LEVELS:
     np.testing.assert_array_equal(mismatch.kept(zero, mask, level, "ratio", 1.0, 1.0) * mask, mask)
-    for by in ("k2", "k3"):
+    for by in ("tv", "k2", "k3"):
       np.testing.assert_array_equal(mismatch.kept(zero, mask, level, by, 0.0, 1e-30) * mask, mask)
 
 
@@ -138,8 +155,10 @@ def test_names_are_known():
     mismatch.weight(D, MASK, "clip", 0.0, 2.0)
   with pytest.raises(SettingError, match="keep='word': use one of all, token"):
     mismatch.kept(D, MASK, "word", "ratio", 0.0, 2.0)
-  with pytest.raises(SettingError, match="keep_by='k1': use one of ratio, k2"):
+  with pytest.raises(SettingError, match="keep_by='k1': use one of ratio, tv, k2"):
     mismatch.kept(D, MASK, "token", "k1", 0.0, 2.0)
+  with pytest.raises(SettingError, match="keep_condition='never': use one of always, negative"):
+    mismatch.may_go(D, MASK, "never")
 
 
 @pytest.mark.parametrize("shape", [(4, 5), (5,), (3, 4), (3, 4, 6), (1, 3, 4, 5)])
