@@ -16,7 +16,7 @@ aggregation="token_mean":
     lam_length   lambda of A is max(0, 1 - 1 / (lam_length |o|)) for each completion
     critic_lam   lambda of R; it is `lam` unless set
     imitation    adds imitation * log pi, on the tokens of completions whose rewards add up to more
-                 than 0.5, divided by the share of such tokens
+                 than 0.5, divided by the share of such tokens in the rollout
 
 `group_baseline=True` uses a group and a critic together: the group's mean is subtracted from the
 rewards first, so that the critic learns only the rest. Advantages are whitened over the batch if

@@ -1,9 +1,11 @@
 """CISPO."""
 
 import jax.numpy as jnp
+import numpy as np
 import objective_cases as cases
 import pytest
 
+from experiments import presets
 from grpo_jax.objectives import cispo
 from objectives.coefficients_test import check, prepared
 
@@ -21,3 +23,17 @@ def test_cispo_is_the_capped_ratio():
   batch, cfg = prepared(cispo, r)
   rho = jnp.exp(out.logprobs - r.old_logprobs)
   check(cispo, out, batch, cfg, jnp.minimum(rho, 1.2) * batch.advantages)
+
+
+def test_scale_rl_has_a_cap_of_5_and_the_std_of_the_batch():
+  r = cases.rollouts()
+  out = cases.outputs(r, spread=2.0)
+  row = presets.PRESETS["scale_rl"][1]
+  changes = {key.removeprefix("objective."): x for key, x in row.items() if "objective." in key}
+  batch, cfg = prepared(cispo, r, **changes)
+  total = jnp.sum(jnp.where(r.given, r.rewards, 0.0), axis=2)
+  advantages = (total - total.mean(axis=1, keepdims=True)) / (total.std(ddof=1) + 1e-4)
+  rho = jnp.exp(out.logprobs - r.old_logprobs)
+  assert 0 < jnp.mean(rho[batch.mask > 0] > 5) < 1
+  np.testing.assert_allclose(batch.advantages, advantages[..., None] * batch.mask, rtol=1e-5)
+  check(cispo, out, batch, cfg, jnp.minimum(rho, 5.0) * batch.advantages)

@@ -1,0 +1,60 @@
+"""Tests that the numbers of the papers are those of the rows and of the objectives' settings."""
+
+import operator
+
+import pytest
+
+from experiments import presets
+from grpo_jax.setup import defaults
+
+# Beside what other tests compare with formulas.
+NUMBERS = {
+  "dapo": {"objective.clip_low": 0.2, "objective.clip_high": 0.28},
+  "luspo": {"objective.clip_low": 2e-3, "objective.clip_high": 2.5e-3},
+  "gspo": {"objective.clip_low": 3e-4, "objective.clip_high": 4e-4},
+  "scale_rl": {"objective.clip_high": 4.0},
+  "sapo": {"objective.tau_positive": 1.0, "objective.tau_negative": 1.05},
+  "gmpo": {"objective.clip_low": 0.4, "objective.clip_high": 0.4},
+  "dppo": {"objective.moved": "tv", "objective.bound": 0.15, "objective.cap": 10.0},
+  "vespo": {
+    "objective.k_positive": 2.0,
+    "objective.lam_positive": 3.0,
+    "objective.k_negative": 3.0,
+    "objective.lam_negative": 2.0,
+  },
+  "kl_cov": {"objective.share": 2e-3, "objective.penalty": 1.0},
+  "clip_cov": {"objective.share": 2e-4, "objective.cov_low": 1.0, "objective.cov_high": 5.0},
+  "tpo": {"objective.eta": 1.0},
+  "top_entropy": {"objective.top_entropy": 0.2},
+  "vapo": {
+    "objective.lam_length": 0.05,
+    "objective.critic_lam": 1.0,
+    "objective.imitation": 0.1,
+    "objective.clip_low": 0.2,
+    "objective.clip_high": 0.28,
+  },
+  "gkd": {"objective.divergence": "jensen_shannon", "objective.jensen_shannon_beta": 0.5},
+  "sdft": {"objective.divergence": "reverse", "reference.ema": 1.0},
+  "opsd": {
+    "objective.divergence": "jensen_shannon",
+    "objective.jensen_shannon_beta": 0.5,
+    "reference.ema": 0.0,
+  },
+  "sdpo": {
+    "objective.top_k": 100,
+    "objective.top_k_of": "student",
+    "objective.ratio_cap": 2.0,
+    "reference.ema": 0.05,
+    "reference.success": 0.5,
+  },
+  "grpo": {"learner.entropy_step": 1e-4, "learner.entropy_max": 5e-3},
+}
+
+
+@pytest.mark.parametrize("name", NUMBERS)
+def test_a_row_has_the_numbers_of_its_paper(name: str) -> None:
+  c = defaults.get_config()
+  teacher = "a folder" if name == "gkd" else ""
+  presets.choose(c, name, teacher)
+  found = {key: operator.attrgetter(key)(c) for key in NUMBERS[name]}
+  assert found == NUMBERS[name]
