@@ -28,6 +28,12 @@ def test_the_weight_rises_below_the_target_and_falls_above_it():
   for _ in range(3):
     control = entropy_control.after(control, 0.3, 0.2, 0.005, 0.1)
   assert control.weight == 0.0
+  for _ in range(3):
+    control = entropy_control.after(control, 0.1, 0.2, 0.005, 0.012)
+  assert control.weight == 0.012
+  at_target = entropy_control.after(control, 0.2, 0.2, 0.005, 0.012)
+  assert at_target.weight == pytest.approx(0.007)
+  assert entropy_control.bonus(at_target, 0.2) == 0.0
 
 
 @pytest.mark.parametrize("entropy", [0.0, float("nan"), float("inf")])
