@@ -8,7 +8,8 @@
 PYTHON is the interpreter of an environment with TRL. Settings that both have are the recipe's:
 prompts in the same order, the reward, 8 completions of at most 80 tokens for each of 8 prompts, one
 update by AdamW at a rate of 2e-6 after a warm-up of 5, no KL, bfloat16 with parameters in float32.
-TRL has no dynamic sampling, so the run beside it is the recipe with --config.sampler.tries=1.
+TRL has no dynamic sampling, so the run beside it is the recipe with --config.sampler.tries=1
+(docs/performance.md has both).
 OUT/metrics.jsonl gets a line a step, and OUT/export the trained folder.
 """
 
