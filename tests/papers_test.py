@@ -2,6 +2,7 @@
 
 import re
 
+import mutants
 import pytest
 from conftest import ROOT
 
@@ -21,3 +22,11 @@ def test_every_row_of_presets_has_its_paper():
 @pytest.mark.parametrize("file, test", TESTS)
 def test_the_tests_that_it_names_are_there(file, test):
   assert f"\ndef {test}(" in (ROOT / file).read_text(encoding="utf-8")
+
+
+def test_each_bug_of_others_is_put_in_here():
+  """The tests that the last part of the page names are those of mutants."""
+  _, bugs = PAGE.split("## Their bug, our test")
+  caught = {test.partition("[")[0] for mutant in mutants.MUTANTS for test in mutant.test.split()}
+  named = {f"{file}::{test}" for file, test in re.findall(r"`(tests/[\w/]+\.py)::(\w+)`", bugs)}
+  assert len(named) > 30 and named <= caught

@@ -2,7 +2,8 @@
 
     python tests/helpers/mutants.py [WORD ...]        only the mutants whose description contains one of the words
 
-Each is a bug that some known system, or text on the subject, has shipped. A mutant is a piece of
+Many are bugs that a known system, or text on the subject, has shipped; others are slips that a
+change could make. A mutant is a piece of
 text in one file and what to put in its place; it is caught if the named tests pass on the code as
 it is and fail on the mutated copy. tests/mutants_test.py runs them all, under `slow` and `long`.
 """
@@ -1305,6 +1306,283 @@ MUTANTS = (
     "(1.0 - share) * a + share * b",
     "share * a + (1.0 - share) * b",
     "tests/loops/reference_test.py::test_it_goes_a_share_of_the_way",
+  ),
+  # Bugs of other systems' newer objectives, by name in docs/papers.md.
+  Mutant(
+    "the weight of a completion is the sum of its tokens' ratios",
+    OPS + "mismatch.py",
+    "w = surrogate.exp_clamped(_of_completion(log_ratio, mask, level))",
+    "w = surrogate.exp_clamped(_of_completion(log_ratio, mask, level))\n"
+    '  if level == "sequence":\n'
+    "    w = masked.masked_sum(jnp.exp(log_ratio), mask, axis=-1, keepdims=True)",
+    "tests/ops/mismatch_test.py::test_weight",
+  ),
+  Mutant(
+    "the denominator shrinks with what a mask leaves out",
+    OBJECTIVES + "grpo.py",
+    "gain = gain * common.mismatch(logprobs, old, batch, cfg)",
+    "keep = common.mismatch(logprobs, old, batch, cfg)\n"
+    "  gain = gain * keep * jnp.sum(batch.mask) / jnp.sum(batch.mask * (keep > 0))",
+    "tests/objectives/common_test.py::test_each_row_of_presets_is_what_its_paper_says[icepop]",
+  ),
+  Mutant(
+    "k3 is clamped, so that the KL has no gradient where it is largest",
+    OPS + "divergences.py",
+    "return jnp.expm1(d) - d",
+    "return jnp.clip(jnp.expm1(d) - d, -10.0, 10.0)",
+    "tests/ops/divergences_test.py"
+    "::test_an_impossible_reference_is_not_clamped_and_an_enormous_one_is_finite",
+  ),
+  Mutant(
+    "DPPO's ratio has no cap",
+    OBJECTIVES + "dppo.py",
+    "keep * jnp.minimum(ratio, cfg.cap) * batch.advantages",
+    "keep * ratio * batch.advantages",
+    "tests/objectives/dppo_test.py::test_the_coefficient",
+  ),
+  Mutant(
+    "GMPO ignores the weights of tokens",
+    OBJECTIVES + "gmpo.py",
+    "gain = ratio * batch.advantages * common.mismatch(logprobs, old, batch, cfg)",
+    "gain = ratio * batch.advantages",
+    "tests/objectives/objectives_test.py"
+    "::test_every_objective_on_samples_takes_the_mismatch_correction[gmpo]",
+  ),
+  Mutant(
+    "GMPO's ratio of a completion has lost its axis of tokens",
+    OPS + "surrogate.py",
+    "return exp_clamped(masked.masked_mean(log_ratio, mask, axis=-1, keepdims=True))",
+    "return exp_clamped(masked.masked_mean(log_ratio, mask, axis=-1))",
+    "tests/objectives/gmpo_test.py"
+    "::test_the_coefficient_is_the_geometric_ratio_on_tokens_that_are_not_clipped",
+  ),
+  Mutant(
+    "GMPO takes its mean over a microbatch",
+    OBJECTIVES + "gmpo.py",
+    "return jnp.sum(batch.weights * (kl - gain - bonus)), reported",
+    "return jnp.sum(batch.mask * (kl - gain - bonus)) / jnp.sum(batch.mask), reported",
+    "tests/objectives/objectives_test.py::test_slices_add_up_to_the_whole[gmpo]",
+  ),
+  Mutant(
+    "VESPO's constants are those of the docstring, not of the code",
+    OBJECTIVES + "vespo.py",
+    "c.k_positive = 2.0",
+    "c.k_positive = 3.0",
+    "tests/objectives/vespo_test.py::test_the_coefficient_weighs_the_whole_completion",
+  ),
+  Mutant(
+    "CISPO's loss lacks log pi",
+    OBJECTIVES + "cispo.py",
+    "surrogate.cispo(logprobs, ratio, batch.advantages, cap) * mismatch",
+    "surrogate.cispo(jnp.ones_like(logprobs), ratio, batch.advantages, cap) * mismatch",
+    "tests/objectives/cispo_test.py::test_cispo_is_the_capped_ratio",
+  ),
+  Mutant(
+    "CISPO's cap of 5 is read as an offset from 1",
+    "experiments/presets.py",
+    '"objective.clip_high": 4.0',
+    '"objective.clip_high": 5.0',
+    "tests/objectives/cispo_test.py::test_scale_rl_has_a_cap_of_5_and_the_std_of_the_batch",
+  ),
+  Mutant(
+    "CISPO has a lower bound, too, and goes on pushing tokens that have left",
+    OPS + "surrogate.py",
+    "return jax.lax.stop_gradient(jnp.minimum(ratio, cap)) * advantages * logprobs",
+    "return jax.lax.stop_gradient(jnp.clip(ratio, 0.8, cap)) * advantages * logprobs",
+    "tests/objectives/cispo_test.py::test_cispo_is_the_capped_ratio",
+  ),
+  Mutant(
+    "KL-Cov reads its share as a percentage",
+    OBJECTIVES + "kl_cov.py",
+    "batch.mask, cfg.share)",
+    "batch.mask, cfg.share / 100)",
+    "tests/objectives/kl_cov_test.py::test_the_tokens_of_the_largest_covariance_are_held",
+  ),
+  Mutant(
+    "KL-Cov chooses its tokens prompt by prompt",
+    OBJECTIVES + "kl_cov.py",
+    '"held": masked.largest(covariance(batch.advantages, old, batch.mask), batch.mask, cfg.share)',
+    '"held": jnp.stack([masked.largest(covariance(a, b, m), m, cfg.share) '
+    "for a, b, m in zip(batch.advantages, old, batch.mask)])",
+    "tests/objectives/kl_cov_test.py::test_the_tokens_of_the_largest_covariance_are_held",
+  ),
+  Mutant(
+    "tokens of a large entropy are chosen prompt by prompt",
+    OBJECTIVES + "grpo.py",
+    "advantages = advantages * masked.largest(entropy, mask, cfg.top_entropy)",
+    "advantages = advantages * jnp.stack("
+    "[masked.largest(e, m, cfg.top_entropy) for e, m in zip(entropy, mask)])",
+    "tests/objectives/grpo_test.py::test_only_tokens_of_the_largest_entropy_learn_from_a",
+  ),
+  Mutant(
+    "the weight of the entropy rises at its target, too",
+    "grpo_jax/learning/entropy_control.py",
+    "change = step if entropy < target else -step",
+    "change = step if entropy <= target else -step",
+    "tests/learning/entropy_control_test.py"
+    "::test_the_weight_rises_below_the_target_and_falls_above_it",
+  ),
+  Mutant(
+    "the std of the batch is that of centred rewards",
+    OPS + "advantages.py",
+    "masked.masked_std(rewards, kept, None, ddof) + eps",
+    "masked.masked_std(centred, kept, None, ddof) + eps",
+    "tests/ops/advantages_test.py::test_scales_and_baselines",
+  ),
+  Mutant(
+    "leave-one-out of a single completion is its raw reward",
+    OPS + "advantages.py",
+    "centre = jnp.where(others_count > 0, others / jnp.maximum(others_count, 1.0), rewards)",
+    "centre = others / jnp.maximum(others_count, 1.0)",
+    "tests/ops/advantages_test.py::test_leave_one_out_without_any_other_gives_zero",
+  ),
+  Mutant(
+    "Dr.GRPO's constant is the padded width",
+    OPS + "masked.py",
+    "return mask / (sequences * max_length)",
+    "return mask / (sequences * mask.shape[2])",
+    "tests/ops/masked_test.py::test_token_weights",
+  ),
+  Mutant(
+    "a mixture of all teacher or all student is no error, and D is 0",
+    OPS + "distillation.py",
+    "if not 0 < self.beta < 1:",
+    "if not 0 <= self.beta <= 1:",
+    "tests/ops/distillation_test.py::test_bad_settings_are_named",
+  ),
+  Mutant(
+    "the reverse KL of the top k alone falls where the student leaves them",
+    OPS + "distillation.py",
+    "return total if tail_p is None or tail_q is None else total + _term(tail_p, tail_q)",
+    "return jnp.sum(jnp.where(top, jnp.exp(p) * (p - q), 0.0), axis=-1, keepdims=True)",
+    "tests/ops/distillation_test.py::test_value_is_the_definition_and_the_gradient_its_derivative",
+  ),
+  Mutant(
+    "distillation differentiates log pi - log T, whose expected gradient has no teacher",
+    OBJECTIVES + "distill.py",
+    "return -jnp.sum(batch.weights * gain), reported",
+    "return jnp.sum(batch.weights * jax.lax.stop_gradient(ratio) * (logprobs - batch.ref_logprobs)), reported",
+    "tests/objectives/distill_test.py::test_distill_is_the_log_ratio_to_the_teacher",
+  ),
+  Mutant(
+    "the mixture of teacher and student is one of their logarithms",
+    OPS + "distillation.py",
+    "return jnp.logaddexp(math.log(beta) + log_t, math.log1p(-beta) + log_s)",
+    "return beta * log_t + (1.0 - beta) * log_s",
+    "tests/ops/distillation_test.py::test_value_is_the_definition_and_the_gradient_its_derivative",
+  ),
+  Mutant(
+    "GKD takes its mean over a microbatch",
+    OBJECTIVES + "gkd.py",
+    "return jnp.sum(batch.weights * weight * apart), reported",
+    "return jnp.sum(batch.mask * weight * apart) / jnp.sum(batch.mask), reported",
+    "tests/objectives/objectives_test.py::test_slices_add_up_to_the_whole[gkd]",
+  ),
+  Mutant(
+    "DPO's preference lacks beta",
+    OPS + "preferences.py",
+    "right = bradley_terry(beta * chosen, beta * rejected)",
+    "right = bradley_terry(chosen, rejected)",
+    "tests/ops/preferences_test.py::test_dpo_value_and_gradient",
+  ),
+  Mutant(
+    "DPO divides a completion's log-ratio by its length",
+    OBJECTIVES + "dpo.py",
+    'h = jnp.sum(logprobs - common.require(ref, "ref_logprobs", cfg.name), axis=2)',
+    'h = jnp.sum(logprobs - common.require(ref, "ref_logprobs", cfg.name), axis=2) / batch.lengths',
+    "tests/objectives/dpo_test.py",
+  ),
+  Mutant(
+    "an entropy mask with one ratio for the completion is no error",
+    OBJECTIVES + "gspo.py",
+    "if cfg.top_entropy < 1.0 and not cfg.token_level:",
+    "if False:",
+    "tests/objectives/gspo_test.py::test_a_sequence_cannot_leave_out_tokens_by_entropy",
+  ),
+  # Slips in files that no other mutant touches.
+  Mutant(
+    "an advantage that reads the old policy does not ask for it",
+    OBJECTIVES + "base.py",
+    "return needs | Needs.OLD_POLICY if self.advantage_reads_old_policy else needs",
+    "return needs",
+    "tests/objectives/advantages_test.py::test_the_optimal_token_baseline_asks_for_the_old_policy",
+  ),
+  Mutant(
+    "the coefficient has the sign of the loss",
+    OBJECTIVES + "coefficients.py",
+    "return -objective.loss(",
+    "return objective.loss(",
+    "tests/objectives/coefficients_test.py::test_one_update_per_rollout_is_reinforce",
+  ),
+  Mutant(
+    "the teacher's samples are those of the live policy",
+    OBJECTIVES + "distill_offline.py",
+    'data=("samples",)',
+    'data=("live",)',
+    "tests/objectives/distill_offline_test.py::test_it_is_sft_on_the_samples_of_a_teacher",
+  ),
+  Mutant(
+    "the reward model learns that the rejected one is better",
+    OBJECTIVES + "reward_model.py",
+    "bradley_terry(scores[:, 0], scores[:, 1])",
+    "bradley_terry(scores[:, 1], scores[:, 0])",
+    "tests/objectives/reward_model_test.py::test_reward_model_reads_the_last_token_only",
+  ),
+  Mutant(
+    "RPG's divergence lacks its weight",
+    OBJECTIVES + "rpg.py",
+    "return weight * divergences.k3(logprobs, ref)",
+    "return divergences.k3(logprobs, ref)",
+    "tests/objectives/rpg_test.py::test_rpg",
+  ),
+  Mutant(
+    "SAPO's temperatures change places",
+    OBJECTIVES + "sapo.py",
+    "jnp.where(batch.advantages > 0, cfg.tau_positive, cfg.tau_negative)",
+    "jnp.where(batch.advantages > 0, cfg.tau_negative, cfg.tau_positive)",
+    "tests/objectives/sapo_test.py::test_the_coefficient_is_gated_by_sech_squared",
+  ),
+  Mutant(
+    "SFT corrects for a sampler that never wrote its solutions",
+    OBJECTIVES + "sft.py",
+    "common.train_batch(common.written(rollouts), mask, mask, weights)",
+    "common.train_batch(rollouts, mask, mask, weights)",
+    "tests/objectives/objectives_test.py::test_what_no_sampler_made_has_no_mismatch",
+  ),
+  Mutant(
+    "a second clip below the first is no error",
+    OBJECTIVES + "shared_settings.py",
+    "if cfg.clip_delta and cfg.clip_delta <= least:",
+    "if False:",
+    "tests/objectives/shared_settings_test.py::test_bad_settings_are_refused_before_anything_runs",
+  ),
+  Mutant(
+    "products of float32 are rounded on an accelerator",
+    OPS + "precision.py",
+    "return jax.lax.Precision.HIGHEST if jnp.dtype(dtype) == jnp.float32 else None",
+    "return None",
+    "tests/ops/precision_test.py::test_float32_alone_asks_for_it",
+  ),
+  Mutant(
+    "TPO gives a truncated completion that is left out nearly all of the probability",
+    OBJECTIVES + "tpo.py",
+    "real = jnp.any(mask > 0, axis=2)",
+    "real = jnp.ones(scores.shape, bool)",
+    "tests/objectives/tpo_test.py::test_a_truncated_completion_that_is_left_out_has_no_share",
+  ),
+  Mutant(
+    "REINFORCE++ counts the KL of tokens that nobody sampled",
+    OBJECTIVES + "advantages.py",
+    "mask = common.sampled_mask(rollouts)\n    returns = returns",
+    "mask = masked.length_mask(rollouts.lengths, rollouts.tokens.shape[2])\n    returns = returns",
+    "tests/objectives/sampled_test.py::test_lengths_are_those_of_sampled_tokens",
+  ),
+  Mutant(
+    "VACO leaves out tokens that come back",
+    OPS + "mismatch.py",
+    "return log_ratio * advantages > 0",
+    "return log_ratio * advantages < 0",
+    "tests/ops/mismatch_test.py::test_which_tokens_may_be_left_out",
   ),
 )
 

@@ -337,6 +337,18 @@ def test_truncated_completions_are_left_out_of_the_loss_and_not_of_the_baseline(
   np.testing.assert_array_equal(kept.advantages[~cut], all_.advantages[~cut])
 
 
+def test_what_a_mask_leaves_out_counts_in_the_mean_of_its_group():
+  r = cases.rollouts()
+  cfg = cases.settings(keep="token", keep_high=1.0)
+  batch, plain = cases.prepare(r, cfg), cases.prepare(r, cases.settings())
+  out = cases.replace(cases.outputs(r), logprobs=r.old_logprobs)
+  found = coefficients.gradient_coefficient(grpo.OBJECTIVE, out, batch, cfg)
+  ratio = jnp.exp(r.old_logprobs - r.sampler_logprobs)
+  expected = jnp.where(ratio <= 1.0, plain.weights * plain.advantages, 0.0)
+  np.testing.assert_allclose(found, expected, rtol=1e-6)
+  assert 0 < jnp.mean(expected[plain.mask > 0] == 0) < 1
+
+
 def test_the_surrogate_of_cispo_is_the_capped_ratio_times_the_advantage():
   """log pi stands in its loss for its gradient; as a value it would fall where a likely token
   becomes likelier.
