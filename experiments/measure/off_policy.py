@@ -9,6 +9,8 @@ rollout here: two passes in eight minibatches of two prompts.
 
     :updates=8          one pass
     :arms=grpo+cispo    only these arms; the whole comparison uses their runs, too
+
+What ten of them gave is in docs/results.md, "Sixteen updates on a rollout".
 """
 
 from ml_collections import ConfigDict
@@ -57,7 +59,7 @@ def get_config(arg: str = "") -> ConfigDict:
   c = comparisons.get_config()
   c.arms = tuple((name, *ARMS[name], *same) for name in comparisons.choose(args.arms, ARMS))
   c.questions = QUESTIONS
-  c.lrs = (3e-5, 1e-4, 3e-4)
+  c.lrs = (3e-5, 1e-4)
   c.tune_seeds = (100,)
   c.steps, c.prompts, c.eval_every = 24, 16, 12
   c.settings += ("eval.samples=8",)
