@@ -25,7 +25,7 @@ def test_the_tests_that_it_names_are_there(file, test):
 
 
 def test_each_bug_of_others_is_put_in_here():
-  """The tests that the last part of the page names are those of mutants."""
+  """Compares the tests that the last part of the page names with those of mutants."""
   _, bugs = PAGE.split("## Their bug, our test")
   caught = {test.partition("[")[0] for mutant in mutants.MUTANTS for test in mutant.test.split()}
   named = {f"{file}::{test}" for file, test in re.findall(r"`(tests/[\w/]+\.py)::(\w+)`", bugs)}

@@ -3,8 +3,8 @@
 With c the weight, which starts at `objective.entropy_bonus`, and H the mean entropy of the policy
 on the tokens of the last step:
 
-    c <- c + step where H is below the target, else c - step, within 0 and a largest weight
-    the bonus of a step is c H where the last H was below the target, else 0
+    c <- c + step where H is below the target, else c - step, kept from 0 to a largest weight
+    the bonus of a step is c H in the first, and where the last H was below the target, else 0
 
 The defaults of step and largest weight, 1e-4 and 5e-3, are the paper's; its target is 0.2 nats.
 The authors take H of the same step's rollouts before they learn from them; here it is that of the

@@ -73,12 +73,12 @@ def mismatch() -> ConfigDict:
   # leaves out what is not within [keep_low, keep_high]: all (keeps everything), tokens by token, or
   # completions by sequence, geometric, max or mean (of their tokens)
   c.keep = "all"
-  # what is compared: ratio (pi_old / pi_sampler), tv (|ratio - 1|), k2 or k3 (of its logarithm)
+  # what is compared: ratio (pi_old / pi_sampler), tv (|ratio - 1|), k2 or k3 (of the log-ratio)
   c.keep_by = "ratio"
   c.keep_low = 0.0  # the least value that is kept
   c.keep_high = 0.0  # the largest; 0: no bound
-  # which of them are left out: always (all), negative (those with A < 0), onwards (those that A
-  # moves further from the sampler)
+  # which tokens outside the bounds are left out: always, negative (those with A < 0), onwards
+  # (those that A moves further from the sampler)
   c.keep_condition = "always"
   c.keep_live = False  # compare the policy as it is now in place of pi_old
   return c

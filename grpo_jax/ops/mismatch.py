@@ -1,7 +1,7 @@
 """Weighs tokens whose sampler was not quite the policy that learns, or leaves them out.
 
-d = log pi_old - log mu of each sampled token, [P, G, L], where mu is the sampler. Both functions
-take d for a whole completion at once, too:
+d = log pi_old - log mu of each sampled token, [P, G, L], where mu is the sampler. `weight` and
+`kept` take d for a whole completion at once, too:
 
     token       d itself                                [P, G, L]
     geometric   its mean over the completion            [P, G, 1]

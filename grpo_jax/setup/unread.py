@@ -47,6 +47,7 @@ def rows(experiment: Experiment) -> list[Row]:
   objective, loop = f"objective.name={experiment.objective.name!r}", f"loop={experiment.loop!r}"
   needs = experiment.objective.needs
   live = source == "live"
+  adapted = bool(experiment.learner.entropy_target)
   loop_plays = experiment.kind in ("online", "offline")
   reads_folder = reads_reference(needs) and experiment.kind != "iterative"
   # true for samples of a file as well, since an experiment has a teacher besides
@@ -61,6 +62,10 @@ def rows(experiment: Experiment) -> list[Row]:
       "learner.entropy_target",
       "entropy_bonus" in experiment.objective.cfg,
       f"{objective} has no entropy_bonus",
+    ),
+    *(
+      Row(f"learner.{name}", adapted, "with learner.entropy_target=0 the weight stays")
+      for name in ("entropy_step", "entropy_max")
     ),
     Row("ref_from", reads_folder, no_reference),
     Row(

@@ -3,9 +3,9 @@
     python tests/helpers/mutants.py [WORD ...]        only the mutants whose description contains one of the words
 
 Many are bugs that a known system, or text on the subject, has shipped; others are slips that a
-change could make. A mutant is a piece of
-text in one file and what to put in its place; it is caught if the named tests pass on the code as
-it is and fail on the mutated copy. tests/mutants_test.py runs them all, under `slow` and `long`.
+change could make. A mutant is a piece of text in one file and what to put in its place; it is
+caught if the named tests pass on the code as it is and fail on the mutated copy.
+tests/mutants_test.py runs them all, under `slow` and `long`.
 """
 
 import os

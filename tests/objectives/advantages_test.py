@@ -174,7 +174,7 @@ def test_otb_weighs_by_the_square_of_the_weight_for_the_sampler():
 
 
 def test_reinforce_pp_divides_by_no_smaller_std_than_its_authors():
-  """Two tokens with rewards 0 and 1e-6: the variance counts as 1e-8."""
+  """Has two tokens with rewards 0 and 1e-6: the variance counts as 1e-8."""
   found = named.reinforce_pp(outcomes([[0, 1e-6]], [[1, 1]]))
   np.testing.assert_allclose(found[0, :, 0], [-5e-7 / 1e-4, 5e-7 / 1e-4], rtol=1e-4)
 

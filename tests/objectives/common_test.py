@@ -9,6 +9,8 @@ import pytest
 from experiments import presets
 from grpo_jax.objectives import coefficients, common, grpo
 
+pytestmark = pytest.mark.usefixtures("float64")
+
 
 def test_the_stop_token_is_trained_and_counts():
   r = cases.rollouts()
@@ -29,9 +31,6 @@ def test_prefix_credit_adds_up_to_the_advantage():
     for a in ("group_relative", "prefix_credit")
   )
   np.testing.assert_allclose(split.sum(2), whole[..., 0], atol=1e-4)
-
-
-pytestmark = pytest.mark.usefixtures("float64")
 
 
 def stale(spread=1.0):
@@ -125,7 +124,7 @@ def test_each_row_of_presets_is_what_its_paper_says(name):
 
 
 def test_where_the_old_policy_sampled_decoupled_ppo_is_ppo():
-  """The policy has moved since, and some tokens are clipped."""
+  """Takes a policy that has moved since, so that some tokens are clipped."""
   batch, out = stale()
   batch = cases.replace(batch, sampler_logprobs=batch.old_logprobs)
   plain, found = (

@@ -65,7 +65,7 @@ def test_a_token_that_moves_back_is_never_left_out():
 
 @pytest.mark.parametrize("mu, a", [(0.86, 1.0), (0.14, -1.0)])
 def test_what_cannot_move_as_far_as_the_bound_is_never_left_out(mu, a):
-  """From 0.86 a probability rises by at most 0.14, and from 0.14 it falls by at most that."""
+  """Starts at 0.86, from where a probability rises by at most 0.14, or falls from 0.14."""
   pi = jnp.linspace(-12.0, 0.0, 50).reshape(1, 1, 50)
   one = jnp.ones_like(pi)
   found = surrogate.within_move(pi, jnp.log(mu) * one, a * one, "tv", 0.15)

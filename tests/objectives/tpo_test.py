@@ -70,7 +70,7 @@ def test_equal_rewards_teach_nothing_at_first_and_pull_back_later():
 
 
 def test_a_truncated_completion_that_is_left_out_has_no_share():
-  """The shares of the others add up to 1; u still counts its reward, as advantages do."""
+  """Lets the shares of the others add up to 1; u still counts its reward, as advantages do."""
   r = cases.rollouts()
   batch, cfg = prepared(tpo, r, mask_truncated=True)
   cut = np.asarray(r.lengths == 6)
@@ -88,7 +88,7 @@ def test_a_truncated_completion_that_is_left_out_has_no_share():
 
 
 def test_far_from_a_target_it_is_grpo_with_a_std_that_divides_by_n():
-  """Where old probabilities are equal and eta is large, q - p is u / (G eta)."""
+  """Takes equal old probabilities and a large eta, where q - p is u / (G eta)."""
   r = cases.rollouts()
   old = -2.0 / jnp.maximum(r.lengths, 1)[..., None] * jnp.ones_like(r.old_logprobs)
   r = cases.replace(r, old_logprobs=old)
@@ -102,8 +102,10 @@ def test_far_from_a_target_it_is_grpo_with_a_std_that_divides_by_n():
 
 
 def test_one_of_several_long_completions_has_all_of_the_probability():
-  scores = jax.random.normal(jax.random.key(0), (3, 4, 50_000)).sum(axis=2)
-  assert tpo.of_group(scores, jnp.ones((3, 4, 1))).max(axis=1).min() > 0.999
+  """Adds up log-probs, with no division by the length: the targets of 4,000 tokens are 0 or 1."""
+  r = cases.rollouts(L=4000)
+  batch, _ = prepared(tpo, r)
+  assert batch.extra["target"].max(axis=1).min() > 0.999
 
 
 def test_one_completion_has_nothing_to_move_to():

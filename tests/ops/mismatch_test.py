@@ -76,7 +76,7 @@ def test_kept(level, by, low, high, expected):
 
 
 def test_which_tokens_may_be_left_out():
-  """Likelier and less likely than under the sampler, with a good, no and a bad advantage."""
+  """Crosses likelier and less likely tokens with good, no and bad advantages."""
   d = jnp.array([[[1.0, 1.0, 1.0, -1.0, -1.0, 0.0]]])
   a = jnp.array([[[2.0, 0.0, -2.0, 2.0, -2.0, 2.0]]])
   for condition, expected in (

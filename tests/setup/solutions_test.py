@@ -48,7 +48,7 @@ def test_a_reward_that_no_solution_fits_is_refused():
 
 
 def test_a_reward_of_groups_is_tried_on_one():
-  """Makes it as large as those of the run; a SettingError comes through, anything else is told and
+  """Makes a group as large as those of the run; a SettingError comes through, anything else is told and
   is no reason to stop.
   """
 
