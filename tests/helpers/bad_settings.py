@@ -334,6 +334,7 @@ BY_HAND = (
     objective="opsd",
   ),
   Bad("learner.critic_lr", 1e-3, "has no critic; use 1e-05"),
+  Bad("learner.entropy_max", 0.1, "with learner.entropy_target=0 the weight stays; use 0.005"),
   Bad("ref_from", "runs/1", "reads no reference from a folder; use ''"),
   Bad("ref_from", "runs/1", "reads no reference", objective="sft"),
   Bad("offline.held_out", 7, "is not of loop='online'; use 0"),
