@@ -281,6 +281,7 @@ CASES = {
   "advantages.length_weighted": (advantages.length_weighted, (PG, i(P, G)), (P, G)),
   "mismatch.weight": (with_statics(mismatch.weight, "sequence", 0.0, 2.0), (PGL, PGL), (P, G, 1)),
   "mismatch.kept": (with_statics(mismatch.kept, "max", "k3", 0.0, 0.1), (PGL, PGL), (P, G, 1)),
+  "mismatch.may_go": (with_statics(mismatch.may_go, "onwards"), (PGL, PGL), (P, G, L)),
   "rows.completions_to_rows": (
     packed_rows.completions_to_rows,
     (i(P, G, L), i(P, G), PACKING),
