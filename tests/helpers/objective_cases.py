@@ -11,6 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 from ml_collections import ConfigDict, FrozenConfigDict
 
+from experiments import presets
 from grpo_jax.objectives import (
   cispo,
   clip_cov,
@@ -124,6 +125,13 @@ def configured(objective: ModuleType | Objective = grpo, **changes: Any) -> Conf
 def settings(objective: ModuleType | Objective = grpo, **changes: Any) -> FrozenConfigDict:
   """Returns the section as the objective's functions take it."""
   return configured(objective, **changes).cfg
+
+
+def of_preset(name: str) -> dict[str, Any]:
+  """Returns what a row of presets.py changes of its objective's settings."""
+  _, changes = presets.PRESETS[name]
+  section = "objective."
+  return {k.removeprefix(section): v for k, v in changes.items() if k.startswith(section)}
 
 
 def prepare(r: Rollouts, cfg: FrozenConfigDict) -> TrainBatch:

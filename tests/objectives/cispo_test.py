@@ -5,7 +5,6 @@ import numpy as np
 import objective_cases as cases
 import pytest
 
-from experiments import presets
 from grpo_jax.objectives import cispo
 from objectives.coefficients_test import check, prepared
 
@@ -28,9 +27,7 @@ def test_cispo_is_the_capped_ratio():
 def test_scale_rl_has_a_cap_of_5_and_the_std_of_the_batch():
   r = cases.rollouts()
   out = cases.outputs(r, spread=2.0)
-  row = presets.PRESETS["scale_rl"][1]
-  changes = {key.removeprefix("objective."): x for key, x in row.items() if "objective." in key}
-  batch, cfg = prepared(cispo, r, **changes)
+  batch, cfg = prepared(cispo, r, **cases.of_preset("scale_rl"))
   total = jnp.sum(jnp.where(r.given, r.rewards, 0.0), axis=2)
   advantages = (total - total.mean(axis=1, keepdims=True)) / (total.std(ddof=1) + 1e-4)
   rho = jnp.exp(out.logprobs - r.old_logprobs)

@@ -38,6 +38,15 @@ def check(objective, out, batch, cfg, expected, atol=1e-9):
   np.testing.assert_allclose(got, batch.weights * expected, rtol=1e-6, atol=atol)
 
 
+def value_and_slope(objective, out, batch, cfg):
+  """Returns the loss, and its gradient by the log-probs."""
+
+  def loss(logprobs):
+    return objective.loss(cases.replace(out, logprobs=logprobs), batch, cfg)[0]
+
+  return jax.value_and_grad(loss)(out.logprobs)
+
+
 @pytest.mark.usefixtures("float64")
 def test_target_prob_is_the_sign_until_the_target():
   r = cases.rollouts()
@@ -98,12 +107,9 @@ def test_completions_of_one_token_make_gspo_grpo():
   batch, _ = prepared(grpo, r)
   bounds = dict(clip_low=0.2, clip_high=0.2)
 
-  def value_and_slope(objective):
-    cfg = cases.settings(objective, **bounds)
-    return jax.value_and_grad(
-      lambda lp: objective.loss(cases.replace(out, logprobs=lp), batch, cfg)[0]
-    )(out.logprobs)
-
-  one, two = value_and_slope(grpo), value_and_slope(gspo)
+  one, two = (
+    value_and_slope(objective, out, batch, cases.settings(objective, **bounds))
+    for objective in (grpo, gspo)
+  )
   np.testing.assert_array_equal(one[0], two[0])
   np.testing.assert_array_equal(one[1], two[1])

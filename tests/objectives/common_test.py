@@ -6,7 +6,6 @@ import numpy as np
 import objective_cases as cases
 import pytest
 
-from experiments import presets
 from grpo_jax.objectives import coefficients, common, grpo
 
 pytestmark = pytest.mark.usefixtures("float64")
@@ -44,8 +43,7 @@ def stale(spread=1.0):
 
 def of_preset(name):
   """Returns the settings of a row of presets.py."""
-  changes = {key.removeprefix("objective."): v for key, v in presets.PRESETS[name][1].items()}
-  return cases.settings(**changes)
+  return cases.settings(**cases.of_preset(name))
 
 
 def expected(name, batch, out):

@@ -4,7 +4,6 @@ import jax.numpy as jnp
 import objective_cases as cases
 import pytest
 
-from experiments import presets
 from grpo_jax.objectives import distill
 from objectives.coefficients_test import check, on_policy, prepared
 
@@ -21,9 +20,7 @@ def test_mopd_weighs_each_token_by_icepops_ratio_within_its_bounds():
   r, out = on_policy(cases.rollouts())
   apart = jnp.linspace(-1.5, 2.5, r.tokens.size).reshape(r.tokens.shape)  # of log pi_old - log mu
   r = cases.replace(r, sampler_logprobs=out.logprobs - apart)
-  row = presets.PRESETS["mopd"][1]
-  changes = {key.removeprefix("objective."): x for key, x in row.items() if "objective." in key}
-  batch, cfg = prepared(distill, r, **changes)
+  batch, cfg = prepared(distill, r, **cases.of_preset("mopd"))
   w = jnp.exp(apart)
   kept = jnp.where((w >= 0.5) & (w <= 5), w, 0.0)
   assert 0 < jnp.mean(kept[batch.mask > 0] == 0) < 1

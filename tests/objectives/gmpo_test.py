@@ -1,13 +1,12 @@
 """GMPO."""
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 import objective_cases as cases
 import pytest
 
 from grpo_jax.objectives import gmpo, grpo, gspo
-from objectives.coefficients_test import check, prepared
+from objectives.coefficients_test import check, prepared, value_and_slope
 
 pytestmark = pytest.mark.usefixtures("float64")
 
@@ -24,13 +23,6 @@ def test_the_coefficient_is_the_geometric_ratio_on_tokens_that_are_not_clipped()
   inside = clipped == log_rho
   assert 0 < inside[np.asarray(batch.mask) > 0].mean() < 1
   check(gmpo, out, batch, cfg, ratio * batch.advantages * inside)
-
-
-def value_and_slope(objective, out, batch, cfg):
-  def loss(logprobs):
-    return objective.loss(cases.replace(out, logprobs=logprobs), batch, cfg)[0]
-
-  return jax.value_and_grad(loss)(out.logprobs)
 
 
 def test_without_a_clip_it_is_gspo():

@@ -1,6 +1,5 @@
 """GSPO."""
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 import objective_cases as cases
@@ -11,7 +10,7 @@ from grpo_jax.objectives import (
   grpo,
   gspo,
 )
-from objectives.coefficients_test import check, prepared
+from objectives.coefficients_test import check, prepared, value_and_slope
 
 pytestmark = pytest.mark.usefixtures("float64")
 
@@ -31,13 +30,10 @@ def test_a_sequence_is_not_at_its_bound_because_its_tokens_are_certain():
 
 def test_gspo_token_has_the_value_and_gradient_of_gspo_for_one_advantage_a_completion():
   _, _, batch, out = cases.case("gspo")
+  bounds = dict(clip_low=0.2, clip_high=0.2)
   a, b = (
-    jax.value_and_grad(
-      lambda lp, cfg=cfg: gspo.loss(cases.replace(out, logprobs=lp), batch, cfg)[0]
-    )(out.logprobs)
-    for cfg in (
-      cases.settings(gspo, token_level=t, clip_low=0.2, clip_high=0.2) for t in (False, True)
-    )
+    value_and_slope(gspo, out, batch, cases.settings(gspo, token_level=t, **bounds))
+    for t in (False, True)
   )
   np.testing.assert_allclose(a[0], b[0], rtol=1e-6)
   np.testing.assert_allclose(a[1], b[1], rtol=1e-6, atol=1e-9)
