@@ -19,7 +19,7 @@ from grpo_jax.models.attention import AttentionSpec
 from grpo_jax.models.int8 import Int8
 from grpo_jax.models.lora import Lora
 from grpo_jax.models.shape import DecoderConfig
-from grpo_jax.ops.precision import precision
+from grpo_jax.ops.precision import outer_sum, precision
 from grpo_jax.types import Array
 
 Aux = Any  # auxiliary output of attention: a tree of arrays, or None
@@ -75,8 +75,9 @@ def _linear_bfloat16_forward(weight: Array, x: Array) -> tuple[Array, tuple[Arra
 
 def _linear_bfloat16_backward(saved: tuple[Array, Array], g: Array) -> tuple[Array, Array]:
   weight, x = saved
-  rows = tuple(range(x.ndim - 1))
-  return _product_bfloat16(g, x, rows, rows), _product_bfloat16(g, weight, (x.ndim - 1,), (0,))
+  rows_of_g, rows_of_x = (y.reshape(-1, y.shape[-1]) for y in (g, x))
+  d_weight = outer_sum(rows_of_g, rows_of_x, jnp.bfloat16)
+  return d_weight, _product_bfloat16(g, weight, (x.ndim - 1,), (0,))
 
 
 _linear_bfloat16.defvjp(_linear_bfloat16_forward, _linear_bfloat16_backward)

@@ -17,7 +17,7 @@ from jax.custom_derivatives import SymbolicZero
 from grpo_jax.errors import SettingError
 from grpo_jax.ops import distillation
 from grpo_jax.ops.distillation import Divergence
-from grpo_jax.ops.precision import precision
+from grpo_jax.ops.precision import outer_sum, precision
 from grpo_jax.types import Array
 
 
@@ -199,7 +199,7 @@ def _backward(how, kept, cotangents):
       dz += distillation.gradient(how.divergence, log_p, log_t) * (g_divergence * slope)
     dz = dz.astype(unembed.dtype)  # [c, V]
     d_h = _product(dz, unembed, 1, 0)
-    d_unembed += _product(dz, h, 0, 0)
+    d_unembed += outer_sum(dz, h, jnp.float32)
     return d_unembed, d_h.astype(hidden.dtype)
 
   states = hidden, None if teacher is None else teacher[0]

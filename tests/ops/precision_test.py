@@ -1,4 +1,4 @@
-"""Checks that products of float32 arrays ask for all of their digits."""
+"""Checks that products of float32 arrays ask for all of their digits, and those of bfloat16 do not."""
 
 import re
 
@@ -10,7 +10,9 @@ import tiny
 
 from grpo_jax.learning import learn, passes
 from grpo_jax.learning.state import create
-from grpo_jax.ops.precision import precision
+from grpo_jax.models import layers
+from grpo_jax.ops.logprobs import token_stats
+from grpo_jax.ops.precision import outer_sum, precision
 from grpo_jax.sampling import rollouts, sampler
 
 EXACT = "precision = [HIGHEST, HIGHEST]"
@@ -57,3 +59,40 @@ def test_every_product_of_an_update():
   exact, others = products(learner.lower(state, tiny.params(), None, *batch).as_text())
   assert len(exact) > 30 and not others
   assert [line for line in exact if EXACT not in line] == []
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_a_sum_of_outer_products_is_rounded_once(dtype):
+  rng = np.random.default_rng(0)
+  a, b = (rng.integers(-50, 51, (300, width)).astype(np.float32) for width in (5, 7))
+  want = np.einsum("na,nb->ab", a, b)
+  found = outer_sum(jnp.asarray(a, dtype), jnp.asarray(b, dtype), dtype)
+  assert found.dtype == dtype and abs(want).max() > 256  # some are rounded in bfloat16
+  np.testing.assert_array_equal(found, want.astype(dtype))
+
+
+def layer(weight, x):
+  return 2 * layers.linear(weight, x)
+
+
+def head(unembed, hidden):
+  return token_stats(hidden, unembed, jnp.zeros(len(hidden), int), chunk=256).logprobs
+
+
+@pytest.mark.parametrize("compute,count", [(layer, 3), (head, 4)])
+def test_a_cpu_multiplies_bfloat16_without_a_detour_over_float32(compute, count):
+  """The backward pass of the head computes its logits again."""
+  weight, x = jnp.ones((640, 512), jnp.bfloat16), jnp.ones((1024, 512), jnp.bfloat16)
+
+  def gradients(weight, x):
+    y, pull = jax.vjp(compute, weight, x)
+    return pull(y)
+
+  options = learn.compiler_options(tiny.decoder(dtype="bfloat16"))
+  text = jax.jit(gradients, compiler_options=options).lower(weight, x).compile().as_text()
+  products = []
+  for computation in text.split("\n}\n"):
+    kinds = dict(re.findall(r"%?([\w.]+) = (\w+)\[", computation))
+    for names in re.findall(r"%?([\w.]+) = \S+ dot\(%?([\w.]+), %?([\w.]+)\)", computation):
+      products.append([kinds[name] for name in names])
+  assert products == count * [["f32", "bf16", "bf16"]]
