@@ -182,6 +182,7 @@ def _logprobs(
     soft_cap=decoder.config.logit_soft_cap,
     teacher=teacher,
     divergence=divergence,
+    count=lists.rows.count,
   )
 
   def to_completions(x: Array) -> Array:

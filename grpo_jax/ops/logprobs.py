@@ -48,6 +48,7 @@ def token_stats(
   soft_cap: float = 0.0,
   teacher: TeacherHead | None = None,
   divergence: Divergence | None = None,
+  count: Array | None = None,
 ) -> TokenStats:
   """Returns log p[target], the entropy of p and the sum of its squares, with p = softmax(z).
 
@@ -84,9 +85,11 @@ def token_stats(
     soft_cap: of the logits, before the temperature; 0 for none.
     teacher: whose distributions p is compared with; None: `divergence` of the result is None.
     divergence: how they are compared; given with a teacher.
+    count: [] int32; where there are several chunks, those that begin after so many tokens are left
+      out. None: none is.
 
   Returns:
-    TokenStats of [...] float32.
+    TokenStats of [...] float32, 0 in the chunks that are left out.
   """
   if not temperature > 0:
     raise SettingError(f"temperature={temperature}: log-probs of a distribution need one above 0")
@@ -111,14 +114,14 @@ def token_stats(
       f"expected of the teacher hidden [{targets.shape}, D], unembed [{unembed.shape[0]}, D]: "
       f"got hidden {teacher.hidden.shape}, unembed {teacher.unembed.shape}"
     )
-  shape, count = targets.shape, 3 if teacher is None else 4
+  shape = targets.shape
   if targets.size == 0:
-    return TokenStats(*(jnp.zeros(shape, jnp.float32),) * count)
+    return TokenStats(*(jnp.zeros(shape, jnp.float32),) * (3 if teacher is None else 4))
   how = _How(temperature, chunk, soft_cap, divergence, teacher.soft_cap if teacher else 0.0)
   its = None  # the teacher's arrays
   if teacher is not None:
     its = teacher.hidden.reshape(targets.size, -1), teacher.unembed
-  stats = _head(how, hidden.reshape(targets.size, -1), unembed, targets.ravel(), its)
+  stats = _head(how, hidden.reshape(targets.size, -1), unembed, targets.ravel(), its, count)
   return jax.tree.map(lambda x: x.reshape(shape), stats)
 
 
@@ -134,17 +137,24 @@ Teacher = tuple[Array, Array] | None  # hidden [N, D], unembed [V, D]
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
-def _head(how: _How, hidden: Array, unembed: Array, targets: Array, teacher: Teacher) -> TokenStats:
-  return _stats(how, hidden, unembed, targets, teacher)[0]
+def _head(
+  how: _How,
+  hidden: Array,
+  unembed: Array,
+  targets: Array,
+  teacher: Teacher,
+  count: Array | None,
+) -> TokenStats:
+  return _stats(how, hidden, unembed, targets, teacher, count)[0]
 
 
 def _forward(how, *arguments):
-  hidden, unembed, targets, teacher = jax.tree.map(lambda x: x.value, arguments)  # CustomVJPPrimal
-  stats, lse = _stats(how, hidden, unembed, targets, teacher)
-  return stats, (hidden, unembed, targets, teacher, lse, stats.entropy, stats.sum_of_squares)
+  arguments = jax.tree.map(lambda x: x.value, arguments)  # CustomVJPPrimal
+  stats, lse = _stats(how, *arguments)
+  return stats, (*arguments, lse, stats.entropy, stats.sum_of_squares)
 
 
-def _stats(how, hidden, unembed, targets, teacher):
+def _stats(how, hidden, unembed, targets, teacher, count):
   """Returns TokenStats of [N], and the logs of the normalisers [N]."""
   steps = -(-targets.size // how.chunk)
 
@@ -165,13 +175,13 @@ def _stats(how, hidden, unembed, targets, teacher):
     return None, (target - log_total, log_total - mean, squares, d, top[..., 0] + log_total)
 
   inputs = (hidden, targets, None if teacher is None else teacher[0])
-  _, out = lax.scan(body, None, jax.tree.map(lambda x: _split(x, steps), inputs))
+  _, out = _scan(body, None, jax.tree.map(lambda x: _split(x, steps), inputs), count)
   *stats, lse = jax.tree.map(lambda x: x.ravel()[: targets.size], out)
   return TokenStats(*stats), lse
 
 
 def _backward(how, kept, cotangents):
-  hidden, unembed, targets, teacher, *of_token = kept
+  hidden, unembed, targets, teacher, count, *of_token = kept
   steps = -(-targets.size // how.chunk)
   # None where the loss does not read it
   cotangents = [None if isinstance(g, SymbolicZero) else g for g in cotangents]
@@ -204,16 +214,44 @@ def _backward(how, kept, cotangents):
 
   states = hidden, None if teacher is None else teacher[0]
   inputs = jax.tree.map(lambda x: _split(x, steps), (*states, targets, *of_token, *cotangents))
-  d_unembed, d_hidden = lax.scan(body, jnp.zeros_like(unembed, jnp.float32), inputs)
+  d_unembed, d_hidden = _scan(body, jnp.zeros_like(unembed, jnp.float32), inputs, count)
   return (
     d_hidden.reshape(-1, hidden.shape[-1])[: targets.size],
     d_unembed.astype(unembed.dtype),
+    None,
     None,
     None,
   )
 
 
 _head.defvjp(_forward, _backward, symbolic_zeros=True)
+
+
+def _scan(body, carry, inputs, count):
+  """Returns what `lax.scan` does, over the chunks of the first `count` tokens; others give 0.
+
+  Args:
+    body: of `lax.scan`.
+    carry: at the start.
+    inputs: arrays `[steps, c, ...]`.
+    count: `[]` int32; None: all.
+  """
+  steps, chunk = jax.tree.leaves(inputs)[0].shape[:2]
+  if count is None or steps == 1:
+    return lax.scan(body, carry, inputs)
+
+  def at(i):
+    return jax.tree.map(lambda x: lax.dynamic_index_in_dim(x, i, keepdims=False), inputs)
+
+  def step(i, state):
+    carry, out = body(state[0], at(i))
+    return carry, jax.tree.map(
+      lambda x, y: lax.dynamic_update_index_in_dim(x, y, i, 0), state[1], out
+    )
+
+  _, out = jax.eval_shape(body, carry, at(0))
+  zeros = jax.tree.map(lambda x: jnp.zeros((steps, *x.shape), x.dtype), out)
+  return lax.fori_loop(0, -(-count // chunk), step, (carry, zeros))
 
 
 def _split(x: Array, steps: int) -> Array:

@@ -36,6 +36,13 @@ class TokenList:
     """Number of entries, N."""
     return math.prod(self.shape) if self.index is None else self.index.place_of_entry.shape[0]
 
+  @property
+  def count(self) -> Array | None:
+    """Number of entries before those that only fill the list, `[]` int32; None: there are none."""
+    if self.index is None:
+      return None
+    return jnp.sum(self.index.place_of_entry < math.prod(self.shape), dtype=jnp.int32)
+
   def to_list(self, x: Array) -> Array:
     """Returns x `[axes of tokens, ...]` as `[N, ...]`."""
     x = x.reshape(-1, *x.shape[len(self.shape) :])

@@ -12,6 +12,7 @@ import tiny
 
 from grpo_jax.learning import forward
 from grpo_jax.models import heads
+from grpo_jax.ops.logprobs import token_stats
 from grpo_jax.packing.plan import Packing
 from grpo_jax.sampling import rollouts as host
 
@@ -42,6 +43,19 @@ def test_log_probs_and_entropies_are_those_of_all_logits_at_once(packed, variant
     np.testing.assert_allclose(np.asarray(a)[tiny.real(r)], np.asarray(b)[tiny.real(r)], atol=2e-5)
   if packed:
     assert not np.asarray(got[0])[~tiny.real(r)].any()
+
+
+def test_the_head_leaves_out_what_only_fills_the_list(monkeypatch):
+  r, counts = tiny.rollouts(), []
+
+  def stats(*args, count, **how):
+    counts.append(int(count))
+    return token_stats(*args, count=count, **how)
+
+  monkeypatch.setattr(forward, "token_stats", stats)
+  inputs = tiny.decoder(), tiny.params(), r.prompts, r.tokens, r.lengths, tiny.packing(r)
+  forward.logprobs(*inputs, temperature=1.0, chunk=4)
+  assert counts == [r.lengths.sum()] and counts[0] < tiny.packing(r).list_size
 
 
 @pytest.mark.slow

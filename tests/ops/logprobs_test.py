@@ -208,6 +208,27 @@ def test_temporary_memory_is_a_chunk_of_logits():
   assert temp(_dense, 512) > 512 * vocab * 4
 
 
+@pytest.mark.parametrize("count,used", [(0, 0), (1, 3), (3, 3), (4, 6), (10, 10)])
+@pytest.mark.parametrize("divergence", [None, TEACHERS[0]], ids=str)
+def test_chunks_after_the_last_token_are_not_computed(divergence, count, used):
+  """Chunks have three tokens. What is not a number does not show where it is not looked at."""
+  hidden, unembed, targets, weights = _inputs((10,))
+  ours = functools.partial(token_stats, chunk=3)
+  if divergence is not None:
+    ours = functools.partial(ours, teacher=_teacher((10,)), divergence=divergence)
+    weights = jnp.concatenate([weights, weights[:1]])
+  weights = jnp.where(jnp.arange(10) < used, weights, 0.0)
+  *want, d_hidden, d_unembed = _grads(ours, hidden, unembed, targets, weights)
+  hidden = hidden.at[used:].set(jnp.nan)
+  ours = functools.partial(ours, count=jnp.int32(count))
+  *got, its_d_hidden, its_d_unembed = _grads(ours, hidden, unembed, targets, weights)
+  for x, y in zip(got, want, strict=True):
+    np.testing.assert_allclose(x[:used], y[:used], atol=1e-6)
+    assert not x[used:].any()
+  np.testing.assert_allclose(its_d_hidden, d_hidden, atol=1e-6)
+  np.testing.assert_allclose(its_d_unembed, d_unembed, atol=1e-6)
+
+
 def test_no_tokens():
   *stats, d_hidden, d_unembed = _grads(functools.partial(token_stats, chunk=4), *_inputs((2, 0)))
   assert [x.shape for x in stats] == [(2, 0)] * 3 and d_hidden.shape == (2, 0, 6)

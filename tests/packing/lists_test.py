@@ -51,6 +51,7 @@ def test_the_list_holds_what_is_real_in_order():
   np.testing.assert_array_equal(PADDED.to_list(x), x.reshape(10, 2))
   np.testing.assert_array_equal(PADDED.from_list(x.reshape(10, 2)), x)
   assert PADDED.size == 10
+  assert int(LISTED.count) == 4 and PADDED.count is None
 
 
 def test_gradients_of_the_list_are_those_of_plain_indexing():
