@@ -182,7 +182,8 @@ def _logprobs(
     soft_cap=decoder.config.logit_soft_cap,
     teacher=teacher,
     divergence=divergence,
-    count=lists.rows.count,
+    # Shards of a vocabulary sum in each chunk: `launch.plan` has to know how many there are.
+    count=lists.rows.count if decoder.layout.size("vocab") == 1 else None,
   )
 
   def to_completions(x: Array) -> Array:

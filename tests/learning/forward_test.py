@@ -3,6 +3,7 @@ the twin.
 """
 
 import dataclasses
+import functools
 
 import jax
 import jax.numpy as jnp
@@ -56,6 +57,17 @@ def test_the_head_leaves_out_what_only_fills_the_list(monkeypatch):
   inputs = tiny.decoder(), tiny.params(), r.prompts, r.tokens, r.lengths, tiny.packing(r)
   forward.logprobs(*inputs, temperature=1.0, chunk=4)
   assert counts == [r.lengths.sum()] and counts[0] < tiny.packing(r).list_size
+
+
+@pytest.mark.skipif(jax.device_count() < 2, reason="needs two devices")
+@pytest.mark.parametrize("mesh,known", [((1, 2, 1, 1), False), ((1, 1, 1, 2), True)])
+def test_a_loop_that_sums_over_shards_of_the_vocabulary_has_a_known_length(mesh, known):
+  """The plan of a pod multiplies what such a loop sends by its length."""
+  r, cfg = tiny.rollouts(), {"temperature": 1.0, "chunk": 4}
+  inputs = tiny.params(), r.prompts, r.tokens, r.lengths, tiny.packing(r, mesh)
+  run = functools.partial(forward.logprobs, tiny.decoder(mesh=mesh), **cfg)
+  text = str(jax.make_jaxpr(run)(*inputs))
+  assert ("while[" not in text) == known
 
 
 @pytest.mark.slow
