@@ -69,7 +69,6 @@ def both(args: ConfigDict) -> ConfigDict:
   c.model.hub = "google/gemma-3-270m"
   c.model.dtype = c.sampler.dtype = c.sampler.cache_dtype = "bfloat16"
   c.model.remat = "block"
-  c.learner.microbatch = 2
   c.learner.chunk = 256  # with 262,144 words the logits of 1,024 tokens are 1.1 GB, several times
   c.learner.sizes = 8  # a program takes as long to compile as it takes to learn from a batch
   c.lora.rank = 16 if args.lora else 0
