@@ -32,7 +32,7 @@ from grpo_jax.run.profiler import Profiler
 from grpo_jax.run.watch import Watch
 from grpo_jax.run.writer import Number, Writer
 from grpo_jax.sandbox import deadline
-from grpo_jax.setup import build, depends, outputs, room
+from grpo_jax.setup import build, depends, outputs, room, unread
 from grpo_jax.setup.experiment import Experiment
 
 POLICY = checkpoint.LEARNER  # the name of the learner that is evaluated and exported
@@ -86,7 +86,7 @@ class Run:
     self.watch = Watch(experiment.sampler.max_length, rule)
     depends_on = depends.gather(experiment, model.tokenizer, data, evaluator)
     inputs.check_hosts(depends_on)
-    ours = experiment.config_json(), experiment.own_defaults()
+    ours = experiment.config_json(), experiment.own_defaults(), unread.names(experiment)
     workdir.check_owner(folder, *ours)  # before anything is made in what may be somebody's folder
     with contextlib.ExitStack() as resources:
       self._check_lock = resources.enter_context(workdir.locked(folder))

@@ -16,7 +16,7 @@ import json
 import os
 import re
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from typing import Any
 
 import jax
@@ -114,16 +114,19 @@ def _check_lease(workdir: str, lease: lock.Lease) -> None:
     )
 
 
-def check_owner(workdir: str, config: Json, defaults: Json | None = None) -> None:
+def check_owner(
+  workdir: str, config: Json, defaults: Json | None = None, unread: Collection[str] = ()
+) -> None:
   """Refuses a folder of another config, or with a file that has the name of a log.
 
   Settings of `MAY_CHANGE` may differ, and `steps` under a constant rate. A setting that came with a
-  later version of the library may have its default.
+  later version of the library may have its default, and one that nothing reads a new default.
 
   Args:
     workdir: folder of the run.
     config: of the run that is to go on there.
     defaults: of the settings that objectives and data sets have of their own, by section.
+    unread: names of settings that the run does not read.
   """
   storage.check("workdir", workdir)
   storage.check_reached("workdir", workdir)
@@ -137,7 +140,7 @@ def check_owner(workdir: str, config: Json, defaults: Json | None = None) -> Non
       f"workdir={workdir}: {path} is not JSON ({error}); put a copy of it back, or use another "
       f"--workdir, where init_from={workdir} starts from the last checkpoint's weights"
     ) from error
-  if old is not None and (changes := _changes(old, config, defaults or {})):
+  if old is not None and (changes := _changes(old, config, defaults or {}, unread)):
     raise SettingError(
       f"workdir={workdir}: belongs to another config ({changes}); use those values or another "
       "--workdir"
@@ -235,12 +238,12 @@ def _flat(tree: Any, name: str = "") -> Json:
   return leaves
 
 
-def _changes(old: Json, new: Json, defaults: Json, most: int = 6) -> str:
+def _changes(old: Json, new: Json, defaults: Json, unread: Collection[str], most: int = 6) -> str:
   """Returns the settings that differ and may not, as "name was X, is Y"; or ""."""
   old, new = _flat(old), _flat(new)
   known = {name: row.default for name, row in sections.SETTINGS.items()} | _flat(defaults)
   constant_rate = old.get("learner.schedule") == new.get("learner.schedule") == "constant"
-  may_change = (*MAY_CHANGE, "steps") if constant_rate else MAY_CHANGE
+  may_change = (*MAY_CHANGE, *unread, *(["steps"] if constant_rate else []))
   redraws = new.get("data.redraw", 1) < 1
 
   def is_free(name: str) -> bool:

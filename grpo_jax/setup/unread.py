@@ -41,6 +41,11 @@ def check(experiment: Experiment) -> None:
       raise SettingError(f"{row.name}={value!r:.80}: {row.reason}; use {row.default!r}")
 
 
+def names(experiment: Experiment) -> set[str]:
+  """Returns the settings that this run does not read."""
+  return {row.name for row in rows(experiment) if not row.read}
+
+
 def rows(experiment: Experiment) -> list[Row]:
   """Returns the settings that not every run reads."""
   source = experiment.source

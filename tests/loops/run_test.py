@@ -122,6 +122,19 @@ def test_two_learners_are_saved_and_restored_under_their_names(config, model, tm
   assert (tmp_path / "result.json").exists()
 
 
+def test_a_run_goes_on_after_a_new_default_of_a_setting_that_it_does_not_read(
+  config, model, tmp_path
+):
+  loop(config, model, tmp_path, {"policy": Fake(0.0)}, stop_after=3)
+  path = tmp_path / "config.json"
+  older = json.loads(path.read_text())
+  older["learner"]["entropy_step"] = (
+    0.005  # of the weight of an entropy bonus, which this run lacks
+  )
+  path.write_text(json.dumps(older))
+  assert loop(config, model, tmp_path, {"policy": Fake(-1.0)})[0] == [2, 3, 4]
+
+
 @pytest.mark.parametrize(("updated", "saved"), [(False, 3), (True, 2)])
 def test_a_stop_in_a_step_saves_where_it_began_unless_an_update_took_the_arrays(
   config, model, tmp_path, updated, saved

@@ -16,7 +16,7 @@ from conftest import ROOT, environment
 from grpo_jax.errors import CheckpointError, SettingError
 from grpo_jax.run import checkpoint
 from grpo_jax.run.workdir import check_owner, check_space, claim, locked
-from grpo_jax.setup import defaults
+from grpo_jax.setup import defaults, unread
 from grpo_jax.setup.experiment import make
 
 
@@ -78,6 +78,23 @@ def test_neither_is_a_later_setting_of_an_objective_or_a_data_set_at_its_default
   ours["objective"]["eps"] = 0.5
   with pytest.raises(SettingError, match=r"\(objective.eps was absent, is 0.5\)"):
     check_owner(str(tmp_path), ours, own)
+
+
+def test_a_setting_that_the_run_does_not_read_may_have_another_default_now(tmp_path):
+  """The run could not be given the old value: that is refused, since nothing reads it."""
+  config = defaults.get_config()
+  older = tiny_runs.as_json(config)
+  older["learner"]["entropy_step"] = 0.005
+  claim(str(tmp_path), older)
+  for target in (0.0, 0.2):
+    config.learner.entropy_target = older["learner"]["entropy_target"] = target
+    claim(str(tmp_path), older)
+    ignored = unread.names(make(config))
+    if target:
+      with pytest.raises(SettingError, match=r"\(learner.entropy_step was 0.005, is 0.0001\)"):
+        check_owner(str(tmp_path), tiny_runs.as_json(config), unread=ignored)
+    else:
+      check_owner(str(tmp_path), tiny_runs.as_json(config), unread=ignored)
 
 
 IN_USE = """
