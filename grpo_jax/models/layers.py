@@ -103,7 +103,17 @@ def lookup(table: Array, tokens: Array) -> Array:
 
   The gradient is summed in float32 whatever the dtype: a frequent token has many terms.
   """
-  return jnp.take(table, tokens, axis=0)
+  if table.dtype != jnp.bfloat16:
+    return jnp.take(table, tokens, axis=0)
+  return jax.lax.platform_dependent(
+    table, tokens, cpu=_lookup_bits, default=functools.partial(jnp.take, axis=0)
+  )
+
+
+def _lookup_bits(table: Array, tokens: Array) -> Array:
+  """Returns `lookup` of bfloat16 as whole numbers: XLA would copy the table to float32 on a CPU."""
+  bits = jax.lax.bitcast_convert_type(table, jnp.uint16)
+  return jax.lax.bitcast_convert_type(jnp.take(bits, tokens, axis=0), table.dtype)
 
 
 def _lookup_forward(table: Array, tokens: Array) -> tuple[Array, tuple[Array, Array]]:

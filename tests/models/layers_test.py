@@ -42,3 +42,12 @@ def test_products_in_bfloat16_are_sums_in_float32_rounded_once():
   ):
     assert found.dtype == jnp.bfloat16 and abs(wide).max() > 256  # some are rounded
     np.testing.assert_array_equal(found, wide.astype(jnp.bfloat16))
+
+
+def test_a_lookup_in_bfloat16_copies_no_table():
+  table = jnp.arange(512 * 8, dtype=jnp.bfloat16).reshape(512, 8)
+  tokens = jnp.array([[3, 511], [0, 3]])
+  found = jax.jit(layers.lookup).lower(table, tokens).compile()
+  assert "f32[512,8]" not in found.as_text()
+  assert found(table, tokens).dtype == jnp.bfloat16
+  np.testing.assert_array_equal(found(table, tokens), np.asarray(table)[np.asarray(tokens)])
