@@ -38,6 +38,35 @@ OBJECTIVES = "grpo_jax/objectives/"
 OPS = "grpo_jax/ops/"
 
 MUTANTS = (
+  Mutant(
+    "the head leaves out the last tokens of a list",
+    OPS + "logprobs.py",
+    "-(-count // chunk)",
+    "count // chunk",
+    "tests/ops/logprobs_test.py::test_chunks_after_the_last_token_are_not_computed",
+  ),
+  Mutant(
+    "the head computes what only fills a list",
+    "grpo_jax/packing/lists.py",
+    "jnp.sum(self.index.place_of_entry < math.prod(self.shape), dtype=jnp.int32)",
+    "jnp.int32(self.size)",
+    "tests/packing/lists_test.py::test_the_list_holds_what_is_real_in_order",
+  ),
+  Mutant(
+    "a CPU makes the gradients of weights in float32",
+    OPS + "precision.py",
+    "a[None].transpose(2, 1, 0).reshape(a.shape[::-1])",
+    "a.T",
+    "tests/ops/precision_test.py::test_a_cpu_multiplies_bfloat16_without_a_detour_over_float32",
+  ),
+  Mutant(
+    "a new default of a setting that nothing reads ends a run for good",
+    "grpo_jax/run/workdir.py",
+    "(*MAY_CHANGE, *unread, ",
+    "(*MAY_CHANGE, ",
+    "tests/run/workdir_test.py"
+    "::test_a_setting_that_the_run_does_not_read_may_have_another_default_now",
+  ),
   # What goes wrong elsewhere.
   Mutant(
     "the stop token is stripped, so that stopping is never trained",
