@@ -30,8 +30,9 @@ from grpo_jax.run import lock, logs
 
 # Settings that may differ when a run is resumed: they decide what is shown, and where, in how many
 # microbatches and in what time the same numbers are computed (equal to rounding). So may `steps`,
-# if no learning rate depends on it. `model.hub` is only in messages. If `data.redraw` is below 1,
-# `eval.reward` may not differ, since it decides which prompts come.
+# if no learning rate depends on it. `model.hub` is only in messages. `eval.reward` may not differ
+# where it decides which prompts come (`data.redraw` below 1) or labels steps
+# (`offline.continuations`).
 MAY_CHANGE = (
   "model.hub",
   "eval",
@@ -50,6 +51,8 @@ MAY_CHANGE = (
 )
 # The files that a run appends to; a restart cuts them back to its checkpoint.
 OWN_LOGS = ("metrics.jsonl", "metrics.crc", "samples.jsonl", "samples.crc")
+# The folders whose files it replaces.
+OWN_FOLDERS = ("model", "export", "adapter")
 
 
 @contextlib.contextmanager
@@ -117,7 +120,7 @@ def _check_lease(workdir: str, lease: lock.Lease) -> None:
 def check_owner(
   workdir: str, config: Json, defaults: Json | None = None, unread: Collection[str] = ()
 ) -> None:
-  """Refuses a folder of another config, or with a file that has the name of a log.
+  """Refuses a folder of another config, or with files that a run would write to or replace.
 
   Settings of `MAY_CHANGE` may differ, and `steps` under a constant rate. A setting that came with a
   later version of the library may have its default, and one that nothing reads a new default.
@@ -145,14 +148,20 @@ def check_owner(
       f"workdir={workdir}: belongs to another config ({changes}); use those values or another "
       "--workdir"
     )
-  if old is None and (
-    taken := [name for name in (*OWN_LOGS, inputs.NAME) if (storage.place(workdir) / name).exists()]
-  ):
+  if old is None and (taken := _taken(workdir)):
     raise CheckpointError(
       f"workdir={workdir}: holds {taken[0]} and no config.json, so it is not known whose it is, "
-      "and a run would write to that file; put config.json back, where this is a run's folder, or "
-      "use another --workdir"
+      "and a run would write there; put config.json back, where this is a run's folder, or use "
+      "another --workdir"
     )
+
+
+def _taken(workdir: str) -> list[str]:
+  """Returns what is there under the names of files and folders that a run writes."""
+  folder = storage.place(workdir)
+  files = [name for name in (*OWN_LOGS, inputs.NAME) if (folder / name).exists()]
+  filled = (name for name in OWN_FOLDERS if (folder / name).is_dir())
+  return files + [f"{name}/" for name in filled if any((folder / name).iterdir())]
 
 
 def claim(workdir: str, config: Json) -> None:
@@ -244,11 +253,13 @@ def _changes(old: Json, new: Json, defaults: Json, unread: Collection[str], most
   known = {name: row.default for name, row in sections.SETTINGS.items()} | _flat(defaults)
   constant_rate = old.get("learner.schedule") == new.get("learner.schedule") == "constant"
   may_change = (*MAY_CHANGE, *unread, *(["steps"] if constant_rate else []))
-  redraws = new.get("data.redraw", 1) < 1
+  labels = new.get("loop") == "process_reward_model" and new.get("offline.continuations", 0) > 0
+  trains_with_it = labels or new.get("data.redraw", 1) < 1
 
   def is_free(name: str) -> bool:
-    decides_on_prompts = redraws and name in ("eval.reward", "eval.arguments")
-    return not decides_on_prompts and any(name == n or name.startswith(n + ".") for n in may_change)
+    if trains_with_it and name in ("eval.reward", "eval.arguments"):
+      return False
+    return any(name == n or name.startswith(n + ".") for n in may_change)
 
   def show(values: Json, name: str) -> str:
     return repr(values[name]) if name in values else "absent"

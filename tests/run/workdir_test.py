@@ -30,6 +30,15 @@ def test_a_folder_with_a_file_named_as_a_log_that_no_run_wrote_is_refused(tmp_pa
   assert (tmp_path / "samples.jsonl").read_text() == "mine\n"
 
 
+@pytest.mark.parametrize("name", ["model", "export", "adapter"])
+def test_a_folder_that_a_run_would_replace_is_refused(tmp_path, name):
+  (tmp_path / name).mkdir()
+  check_owner(str(tmp_path), tiny_runs.as_json(defaults.get_config()))  # it is empty
+  (tmp_path / name / "config.json").write_text("mine\n")
+  with pytest.raises(CheckpointError, match=rf"holds {name}/ and no config.json.*another --work"):
+    check_owner(str(tmp_path), tiny_runs.as_json(defaults.get_config()))
+
+
 def test_a_workdir_belongs_to_its_config(tmp_path):
   workdir = str(tmp_path / "new" / "run")
   config = defaults.get_config()
@@ -95,6 +104,15 @@ def test_a_setting_that_the_run_does_not_read_may_have_another_default_now(tmp_p
         check_owner(str(tmp_path), tiny_runs.as_json(config), unread=ignored)
     else:
       check_owner(str(tmp_path), tiny_runs.as_json(config), unread=ignored)
+
+
+def test_a_run_that_goes_on_keeps_the_reward_that_labels_its_steps(tmp_path):
+  c = defaults.get_config()
+  c.loop, c.offline.continuations = "process_reward_model", 4
+  claim(str(tmp_path), tiny_runs.as_json(c))
+  c.eval.reward = "format.worked"
+  with pytest.raises(SettingError, match=r"another config \(eval.reward was '"):
+    check_owner(str(tmp_path), tiny_runs.as_json(c))
 
 
 IN_USE = """
