@@ -98,23 +98,35 @@ def make_runs(runs: Sequence[Stage]) -> None:
   """Makes each run after the one that it starts from, and draws its curves; a signal ends all."""
   from grpo_jax.distributed import hosts  # imports jax
   from grpo_jax.loops.run import recorded
-  from grpo_jax.run import heap, workdir
-  from grpo_jax.setup import loop_names, resolve
+  from grpo_jax.run import heap, signals, workdir
+  from grpo_jax.setup import loop_names, resolve, unread
 
-  trains = [loop_names.find(run.config.loop) for run in runs]
-  experiments = [resolve.resolve(run.config) for run in runs]
+  trains, experiments = [], []
+  for run in runs:
+    with stages.named(run, runs):
+      trains.append(loop_names.find(run.config.loop))
+      experiments.append(resolve.resolve(run.config))
   for before, experiment in zip(runs, experiments[1:]):
     check_later(experiment, experiments[0], before.workdir)
+  for experiment, run, later in zip(experiments, runs, (*runs[1:], None)):
+    workdir.check_owner(
+      run.workdir, recorded(experiment), experiment.own_defaults(), unread.names(experiment)
+    )
+    if later:
+      stages.check_ended(run, later)
   for loop, experiment, run in zip(trains, experiments, runs, strict=True):
     before_last = run is not runs[-1]
     if before_last and any(hosts.gather(stages.is_done(run))):
-      workdir.check_owner(run.workdir, recorded(experiment), experiment.own_defaults())
       continue
     if before_last:
       print(f"first the run in {run.workdir}: {run.config.steps} steps", flush=True)
-    loop.train(experiment, run.workdir)
+    with stages.named(run, runs):
+      loop.train(experiment, run.workdir)
     draw(run.workdir)
     if before_last and not any(hosts.gather(stages.is_done(run))):  # a signal ended it
+      return
+    if before_last and any(hosts.gather(bool(signals.asked()))):  # or came when it was done
+      print(f"the run in {run.workdir} is done; {signals.how_to_resume()}", flush=True)
       return
     heap.release()
 

@@ -8,8 +8,10 @@ setting of the first run is --config.first.NAME=VALUE. The same command again go
 was stopped.
 """
 
+import contextlib
 import json
 import operator
+from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 from ml_collections import ConfigDict
@@ -84,6 +86,29 @@ def divide(config: ConfigDict, workdir: str, section: str = "") -> list[Stage]:
   return [*stages, Stage(own, workdir)]
 
 
+@contextlib.contextmanager
+def named(stage: Stage, stages: Sequence[Stage]) -> Iterator[None]:
+  """Says in an error of a setting which run it is about, unless it is the last one."""
+  try:
+    yield
+  except SettingError as error:
+    if depth := len(stages) - 1 - stages.index(stage):
+      raise SettingError(f"{'.'.join([FIRST] * depth)}: {error}") from error
+    raise
+
+
+def check_ended(stage: Stage, later: Stage) -> None:
+  """Refuses more steps of a run that has ended, if a later one has started from what it had."""
+  done = _steps_done(stage)
+  if done is None or done >= stage.config.steps:
+    return
+  if (storage.place(later.workdir) / "config.json").exists():
+    raise SettingError(
+      f"{FIRST}.steps={stage.config.steps}: the run in {later.workdir} has started from what "
+      f"{stage.workdir} had after {done} steps; use {FIRST}.steps={done}, or another --workdir"
+    )
+
+
 def fill(value: Any, folder: str) -> Any:
   """Returns a value of a config, or a section, with the folder for RUN."""
   if isinstance(value, dict):
@@ -95,8 +120,13 @@ def fill(value: Any, folder: str) -> Any:
 
 def is_done(stage: Stage) -> bool:
   """Returns whether a run has ended: result.json has all of its steps."""
+  return _steps_done(stage) == stage.config.steps
+
+
+def _steps_done(stage: Stage) -> int | None:
+  """Returns the steps that a run had when it ended; None if it has not."""
   path = storage.place(stage.workdir) / "result.json"
   try:
-    return json.loads(path.read_text(encoding="utf-8"))["steps"] == stage.config.steps
+    return int(json.loads(path.read_text(encoding="utf-8"))["steps"])
   except (OSError, ValueError, KeyError, TypeError):  # missing or damaged: the run tells
-    return False
+    return None

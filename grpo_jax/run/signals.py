@@ -13,6 +13,13 @@ from jax.experimental import multihost_utils
 
 from grpo_jax.sandbox import deadline
 
+_received: list[int] = []  # signals during the last run of this process
+
+
+def asked() -> str:
+  """Returns the name of the signal that came during the last run of this process, or ""."""
+  return signal.Signals(_received[0]).name if _received else ""
+
 
 @contextlib.contextmanager
 def stop_signals() -> Iterator[Callable[[int], str]]:
@@ -29,8 +36,8 @@ def stop_signals() -> Iterator[Callable[[int], str]]:
   a step that none has passed; a SIGINT is handed to it, and no reward is stopped. Main thread only.
   """
   several = jax.process_count() > 1
-  received: list[int] = []
-  process = os.getpid()
+  received, process = _received, os.getpid()
+  received.clear()
 
   def handler(number: int, _: FrameType | None) -> None:
     if os.getpid() != process:  # a child that a reward forked ends as it would without this handler

@@ -7,11 +7,15 @@ import jax
 import numpy as np
 import pytest
 import small_models  # noqa: F401  adds the variants named test_*
+import tiny_runs
 from ml_collections import ConfigDict
 
 from experiments import arithmetic_iterative, gsm8k_process, run, stages
 from grpo_jax.errors import SettingError
 from grpo_jax.loops import offline, online
+from grpo_jax.loops.run import recorded
+from grpo_jax.run import signals
+from grpo_jax.run.workdir import claim
 from grpo_jax.setup import defaults
 
 
@@ -163,3 +167,76 @@ def test_the_second_run_waits_for_a_first_one_that_was_stopped(tmp_path, monkeyp
   monkeypatch.setattr(run, "draw", lambda folder: None)
   run.start(two_runs(), str(tmp_path))
   assert calls == [f"{tmp_path}/first"]
+
+
+@pytest.fixture
+def trained(tmp_path, monkeypatch):
+  """Folders whose runs were made, of loops that only write how many steps they had."""
+  calls = []
+
+  def train(experiment, folder):
+    calls.append(folder)
+    claim(folder, recorded(experiment))
+    (pathlib.Path(folder) / "result.json").write_text(json.dumps({"steps": experiment.steps}))
+
+  for loop in (offline, online):
+    monkeypatch.setattr(loop, "train", train)
+  monkeypatch.setattr(run, "draw", lambda folder: None)
+  return calls
+
+
+@pytest.mark.parametrize("name", ["SIGTERM", "SIGINT"])
+def test_a_signal_at_the_end_of_the_first_run_ends_the_command(
+  trained, tmp_path, monkeypatch, capsys, name
+):
+  with signals.stop_signals():  # as that of the first run does, which then exports
+    monkeypatch.setattr(signals, "asked", lambda: name)
+  run.start(two_runs(), str(tmp_path))
+  assert trained == [f"{tmp_path}/first"]
+  assert f"{tmp_path}/first is done; to go on, run the same command" in capsys.readouterr().out
+
+
+def test_a_folder_of_another_config_is_refused_before_the_first_run(trained, tmp_path):
+  c = two_runs()
+  other = tiny_runs.as_json(tiny())
+  other["learner"]["lr"] = 0.5
+  claim(str(tmp_path), other)
+  with pytest.raises(SettingError, match="another config .*learner.lr was 0.5"):
+    run.start(c, str(tmp_path))
+  assert not trained
+
+
+def test_an_error_of_the_first_run_says_so(trained, tmp_path, monkeypatch):
+  def refuse(*_):
+    raise SettingError("steps=2: use at least 4")
+
+  monkeypatch.setattr(offline, "train", refuse)
+  with pytest.raises(SettingError, match="^first: steps=2: use at least 4"):
+    run.start(two_runs(), str(tmp_path))
+  c = two_runs()
+  c.first.loop = "nope"
+  with pytest.raises(SettingError, match="^first: loop='nope'"):
+    run.start(c, str(tmp_path))
+
+
+def test_a_first_run_is_not_made_longer_once_the_second_has_started(trained, tmp_path):
+  c = two_runs()
+  c.first.learner.schedule = "constant"  # under which more steps are the same run
+  run.start(c, str(tmp_path))
+  c.first.steps = 3
+  with pytest.raises(SettingError, match="first.steps=3: .* after 2 steps; use first.steps=2"):
+    run.start(c, str(tmp_path))
+  assert len(trained) == 2
+  (tmp_path / "config.json").unlink()
+  run.start(c, str(tmp_path))
+  assert len(trained) == 4
+
+
+def test_a_first_run_goes_on_after_a_new_default_of_a_setting_it_does_not_read(trained, tmp_path):
+  run.start(two_runs(), str(tmp_path))
+  path = tmp_path / "first" / "config.json"
+  older = json.loads(path.read_text())
+  older["learner"]["entropy_step"] = 0.005
+  path.write_text(json.dumps(older))
+  run.start(two_runs(), str(tmp_path))
+  assert trained == [f"{tmp_path}/first", str(tmp_path), str(tmp_path)]

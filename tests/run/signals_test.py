@@ -21,6 +21,9 @@ def test_a_signal_asks_and_a_second_interrupt_insists(number, capfd):
     assert stopping(2) == number.name
     with pytest.raises(KeyboardInterrupt):
       os.kill(os.getpid(), signal.SIGINT)
+  assert signals.asked() == number.name  # also when the run has ended
+  with signals.stop_signals():
+    assert signals.asked() == ""
   assert (signal.getsignal(signal.SIGTERM), signal.getsignal(signal.SIGINT)) == before
 
 
