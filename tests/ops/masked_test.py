@@ -142,5 +142,7 @@ def test_largest_counts_what_is_on_the_mask_and_rounds_up():
   ):
     np.testing.assert_array_equal(masked.largest(x, mask, share), expected)
   np.testing.assert_array_equal(masked.largest(x, 0 * mask, 0.5), 0.0)
+  for share, n, count in ((0.002, 1500, 3), (0.002, 1501, 4), (0.3, 50, 15), (0.1, 10, 1)):
+    assert masked.largest(jnp.arange(n), jnp.ones(n), share).sum() == count
   tied = masked.largest(jnp.array([3.0, 3.0, 1.0]), jnp.ones(3), 0.3)
   np.testing.assert_array_equal(tied, [1, 1, 0])
