@@ -59,17 +59,22 @@ def check(cfg: ConfigDict) -> None:
   if "top_entropy" in cfg:
     shared_settings.check_between(cfg, 1e-6, 1, "top_entropy")
   shared_settings.check_choice(cfg, "kl_estimator", divergences.ESTIMATORS)
-  if cfg.kl_in_reward and cfg.kl_weighted:
+  if in_reward(cfg) and cfg.kl_weighted:
     raise SettingError(
       "kl_weighted=True with kl_in_reward=True: a reward has no ratio; use one of the two"
     )
+
+
+def in_reward(cfg: ConfigDict) -> bool:
+  """Returns whether the KL is in the reward; never under an objective without that setting."""
+  return bool(cfg.get("kl_in_reward", False))
 
 
 def needs(cfg: ConfigDict) -> Needs:
   """Returns the reference where there is a KL, and the old policy where the KL is in the reward or
   tokens are chosen by its entropy.
   """
-  old = (cfg.beta and cfg.kl_in_reward) or cfg.get("top_entropy", 1.0) < 1.0
+  old = (cfg.beta and in_reward(cfg)) or cfg.get("top_entropy", 1.0) < 1.0
   return (Needs.REFERENCE if cfg.beta else Needs.NOTHING) | (
     Needs.OLD_POLICY if old else Needs.NOTHING
   )
@@ -95,7 +100,7 @@ def prepare(rollouts: Rollouts, cfg: ConfigDict, advantages: Array | None) -> Tr
   """
   advantages = common.require(advantages, "advantages (the setting `advantage`)", cfg.name)
   mask = common.completion_mask(rollouts, cfg.mask_truncated)
-  if cfg.beta and cfg.kl_in_reward and cfg.advantage not in WITH_KL:
+  if cfg.beta and in_reward(cfg) and cfg.advantage not in WITH_KL:
     advantages = advantages - cfg.beta * kl_return(rollouts, cfg, mask)
   if cfg.get("top_entropy", 1.0) < 1.0:
     entropy = common.require(rollouts.old_entropy, "old_entropy", cfg.name)
@@ -105,7 +110,7 @@ def prepare(rollouts: Rollouts, cfg: ConfigDict, advantages: Array | None) -> Tr
 
 def kl_term(logprobs: Array, old: Array, ref: Array | None, cfg: ConfigDict) -> Array:
   """Returns beta * KL of each token, 0 if the KL is not in the loss. Shapes [P, G, L]."""
-  if not cfg.beta or cfg.kl_in_reward:
+  if not cfg.beta or in_reward(cfg):
     return jnp.zeros_like(logprobs)
   kl = divergences.kl_estimate(
     logprobs, common.require(ref, "ref_logprobs", cfg.name), cfg.kl_estimator

@@ -35,12 +35,17 @@ def settings() -> ConfigDict:
 
 
 def check(cfg: ConfigDict) -> None:
-  """Refuses what GRPO refuses, and tokens chosen by entropy where all share one ratio."""
+  """Refuses what GRPO refuses, and advantages of single tokens where all share one ratio."""
   grpo.check(cfg)
   if cfg.top_entropy < 1.0 and not cfg.token_level:
     raise SettingError(
       f"top_entropy={cfg.top_entropy} with token_level=False: a sequence's ratio moves all of its "
       "tokens; use token_level=True"
+    )
+  if grpo.in_reward(cfg) and not cfg.token_level:
+    raise SettingError(
+      "kl_in_reward=True with token_level=False: a token has the KL of those that follow it, and a "
+      "sequence's ratio gives all of them the mean; use another value of one of the two"
     )
 
 

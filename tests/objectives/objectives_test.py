@@ -268,7 +268,7 @@ OTHER = {
   "beta": (0.2, {}),
   "kl_estimator": ("k2", {"beta": 0.1}),
   "kl_weighted": (True, {"beta": 0.1}),
-  "kl_in_reward": (True, {"beta": 0.1}),
+  "kl_in_reward": (True, {"beta": 0.1, "token_level": True}),
   "kl_past_bound": (False, {"beta": 0.1}),
   "divergence": ("forward", {"beta": 0.1}),
   "jensen_shannon_beta": (0.2, {}),

@@ -6,6 +6,7 @@ import pytest
 from grpo_jax.errors import SettingError
 from grpo_jax.objectives import (
   dpo,
+  gmpo,
   grpo,
   gspo,
   ppo,
@@ -29,6 +30,8 @@ from grpo_jax.objectives import (
     (dpo, dict(beta=0.0), "beta=0.0"),
     (dpo, dict(beta=-0.1), "beta=-0.1"),
     # What an objective does not read is no setting of it.
+    (gspo, dict(kl_in_reward=True), "kl_in_reward=True with token_level=False"),
+    (gmpo, dict(kl_in_reward=True), "has kl_in_reward, which gmpo does not read"),
     (rpg, dict(kl_in_reward=True), "has kl_in_reward, which rpg does not read"),
     (dpo, dict(beta=0.1, aggregation="token_mean"), "has aggregation, which dpo does not read"),
     (
