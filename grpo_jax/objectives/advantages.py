@@ -67,9 +67,10 @@ def prefix_credit(rollouts: Rollouts, *, baseline: str, scale: str, ddof: int, e
 
   See `ops.advantages.prefix_credit`.
   """
-  rewards = common.scored(rollouts, "prefix_credit")
-  relative = adv.group_relative(*rewards, baseline, scale, ddof, eps)
-  return adv.prefix_credit(rollouts.tokens, rollouts.lengths, jnp.sum(relative, axis=2))
+  rewards, given = common.scored(rollouts, "prefix_credit")
+  relative = adv.group_relative(rewards, given, baseline, scale, ddof, eps)
+  lengths = jnp.where(jnp.any(given, axis=2), rollouts.lengths, 0)  # others take no part
+  return adv.prefix_credit(rollouts.tokens, lengths, jnp.sum(relative, axis=2))
 
 
 def maxrl(rollouts: Rollouts) -> Array:

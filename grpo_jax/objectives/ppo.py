@@ -79,9 +79,13 @@ def token_rewards(rollouts: Rollouts, cfg: ConfigDict) -> Array:
 
 
 def prepare(rollouts: Rollouts, cfg: ConfigDict, advantages: Array | None) -> TrainBatch:
-  """Returns the batch with advantages by GAE; `extra` has the critic's targets and old values."""
+  """Returns the batch with advantages by GAE; `extra` has the critic's targets and old values.
+
+  A completion without a reward is left out: no reward is not a reward of 0.
+  """
   del advantages
-  mask = common.completion_mask(rollouts, cfg.mask_truncated)
+  judged = jnp.any(common.scored(rollouts, cfg.name)[1], axis=2)
+  mask = common.completion_mask(rollouts, cfg.mask_truncated) * judged[..., None]
   inside = common.sampled_mask(rollouts)
   values = common.on_mask(common.require(rollouts.old_values, "old_values", cfg.name), inside)
   last = (jnp.cumsum(inside, axis=2) == jnp.sum(inside, axis=2, keepdims=True)) * inside

@@ -8,7 +8,7 @@
 The coefficient of grad log pi is q_i - p_i on every token of completion i, without a 1/|o|. It adds
 up to 0 in a group, and the policy rests where p = q. A group of equal rewards pulls back to where
 it began, and is not dropped. A truncated completion that `mask_truncated` leaves out has no share
-of the probability; its reward counts in the mean and the std.
+of the probability; its reward counts in the mean and the std. One without a reward counts nowhere.
 """
 
 import jax
@@ -39,9 +39,9 @@ def check(cfg: ConfigDict) -> None:
 def prepare(rollouts: Rollouts, cfg: ConfigDict, advantages: Array | None) -> TrainBatch:
   """Returns the batch with u as advantages and the target q of each completion."""
   del advantages
-  mask = common.completion_mask(rollouts, cfg.mask_truncated)
   rewards, given = common.scored(rollouts, cfg.name)
-  real = rollouts.lengths > 0
+  real = jnp.any(given, axis=2) & (rollouts.lengths > 0)
+  mask = common.completion_mask(rollouts, cfg.mask_truncated) * real[..., None]
   total = jnp.asarray(adv.totals(rewards, given))
   std = masked.masked_std(total, real, axis=1, ddof=0, keepdims=True)
   centred = total - masked.masked_mean(total, real, axis=1, keepdims=True)
@@ -55,6 +55,11 @@ def prepare(rollouts: Rollouts, cfg: ConfigDict, advantages: Array | None) -> Tr
     common.prompt_sum_weights(mask, rollouts.lengths, cfg),
     {"target": q},
   )
+
+
+def flat(rollouts: Rollouts, cfg: ConfigDict, advantages: Array | None) -> Array:
+  """Returns whether a group has nothing to move to, [P]: it is one completion, and p = q = 1."""
+  return common.flat_never(rollouts, cfg, advantages) | (rollouts.tokens.shape[1] == 1)
 
 
 def of_group(scores: Array, mask: Array) -> Array:
@@ -81,5 +86,5 @@ OBJECTIVE = Objective(
   check,
   needs_old_policy,
   weights=common.prompt_sum_weights,
-  flat=common.flat_never,
+  flat=flat,
 )

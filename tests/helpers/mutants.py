@@ -39,6 +39,27 @@ OPS = "grpo_jax/ops/"
 
 MUTANTS = (
   Mutant(
+    "TPO pushes a completion without a reward down, as if it had a reward of 0",
+    OBJECTIVES + "tpo.py",
+    "real = jnp.any(given, axis=2) & (rollouts.lengths > 0)",
+    "real = rollouts.lengths > 0",
+    "tests/objectives/tpo_test.py::test_a_completion_without_a_reward_counts_nowhere",
+  ),
+  Mutant(
+    "a critic learns that a completion without a reward is worth 0",
+    OBJECTIVES + "ppo.py",
+    "common.completion_mask(rollouts, cfg.mask_truncated) * judged[..., None]",
+    "common.completion_mask(rollouts, cfg.mask_truncated)",
+    "tests/objectives/ppo_test.py::test_no_reward_is_not_a_reward_of_0",
+  ),
+  Mutant(
+    "a share of the tokens is rounded up by float32's own error",
+    OPS + "masked.py",
+    "share * (1 - 2.5e-7) * jnp.sum(mask > 0)",
+    "share * jnp.sum(mask > 0)",
+    "tests/ops/masked_test.py::test_largest_counts_what_is_on_the_mask_and_rounds_up",
+  ),
+  Mutant(
     "the head leaves out the last tokens of a list",
     OPS + "logprobs.py",
     "-(-count // chunk)",
@@ -581,8 +602,8 @@ MUTANTS = (
   Mutant(
     "REINFORCE++'s KL is taken off a second time, after it was normalised",
     OBJECTIVES + "grpo.py",
-    "if cfg.beta and cfg.kl_in_reward and cfg.advantage not in WITH_KL:",
-    "if cfg.beta and cfg.kl_in_reward:",
+    "if cfg.beta and in_reward(cfg) and cfg.advantage not in WITH_KL:",
+    "if cfg.beta and in_reward(cfg):",
     "tests/objectives/advantages_test.py::test_reinforce_pp_normalises_the_kl_with_the_rewards",
   ),
   Mutant(

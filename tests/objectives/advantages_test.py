@@ -1,5 +1,7 @@
 """The advantages that a config can name."""
 
+import functools
+
 import jax.numpy as jnp
 import numpy as np
 import objective_cases as cases
@@ -117,6 +119,10 @@ def test_more_attempts_than_completions_are_refused():
     (named.opo, [1 / 3, -2 / 3, 0]),
     (named.reinforce_pp, [0.5**0.5, -(2**0.5), 0]),
     (named.reinforce_pp_baseline, [0.5**0.5, -(2**0.5), 0]),
+    (
+      functools.partial(named.prefix_credit, baseline="mean", scale="none", ddof=0, eps=0.0),
+      [0.5, -0.5, 0],
+    ),
   ],
 )
 def test_a_completion_without_a_reward_does_not_count(function, expected):

@@ -10,7 +10,7 @@ from grpo_jax.objectives import (
   ppo,
 )
 from grpo_jax.objectives.coefficients import gradient_coefficient
-from grpo_jax.ops import advantages
+from grpo_jax.ops import advantages, masked
 from objectives.coefficients_test import check, on_policy, prepared
 
 pytestmark = pytest.mark.usefixtures("float64")
@@ -48,6 +48,18 @@ def test_the_targets_of_ppo_s_critic_come_from_advantages_before_they_are_whiten
   np.testing.assert_allclose(
     whitened.advantages, (plain.advantages - mean) / std * plain.mask, atol=1e-5
   )
+
+
+def test_no_reward_is_not_a_reward_of_0():
+  """Neither the policy nor the critic, nor the mean of what is whitened, is told of it."""
+  r = cases.rollouts()
+  batch, cfg = prepared(ppo, cases.replace(r, given=r.given.at[:, 3].set(False)))
+  found = gradient_coefficient(ppo.OBJECTIVE, cases.outputs(r), batch, cfg)
+  assert np.abs(found[:, :3]).max() > 0
+  np.testing.assert_array_equal(found[:, 3], 0.0)
+  np.testing.assert_array_equal(batch.weights[:, 3], 0.0)
+  np.testing.assert_allclose(masked.masked_mean(batch.advantages, batch.mask), 0.0, atol=1e-6)
+  np.testing.assert_array_equal(batch.mask[:, 3], 0.0)
 
 
 def test_ppo_value_loss_is_the_larger_of_clipped_and_not():

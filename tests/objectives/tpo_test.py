@@ -87,6 +87,27 @@ def test_a_truncated_completion_that_is_left_out_has_no_share():
   check(tpo, out, batch, cfg, (q - p)[..., None] * batch.mask)
 
 
+def test_a_completion_without_a_reward_counts_nowhere():
+  """Takes the last one out of each group: the others are a group of three."""
+  r = cases.rollouts()
+  unjudged = cases.replace(r, given=r.given.at[:, 3].set(False))
+  fewer = jax.tree.map(lambda x: x[:, :3] if x.ndim > 1 else x, r)
+  fewer = cases.replace(fewer, prompts=r.prompts)
+  batch, cfg = prepared(tpo, unjudged)
+  want, _ = prepared(tpo, fewer)
+  out, its = cases.outputs(r), jax.tree.map(lambda x: x[:, :3], cases.outputs(r))
+  found = gradient_coefficient(tpo.OBJECTIVE, out, batch, cfg)
+  np.testing.assert_allclose(
+    found[:, :3], gradient_coefficient(tpo.OBJECTIVE, its, want, cfg), rtol=1e-6, atol=1e-9
+  )
+  np.testing.assert_array_equal(found[:, 3], 0.0)
+
+
+def test_a_group_of_one_is_flat():
+  one = jax.tree.map(lambda x: x[:, :1] if x.ndim > 1 else x, cases.rollouts())
+  assert tpo.OBJECTIVE.flat(one, cases.settings(tpo), None).all()
+
+
 def test_far_from_a_target_it_is_grpo_with_a_std_that_divides_by_n():
   """Takes equal old probabilities and a large eta, where q - p is u / (G eta)."""
   r = cases.rollouts()

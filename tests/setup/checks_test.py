@@ -40,6 +40,11 @@ def test_groups_of_one(config):
     SettingError, match="sampler.group=1: objective.name='target_prob' compares .*use at least 2"
   ):
     checks.check(make(config), tiny.decoder())
+  config.objective = defaults.objective("tpo", config)
+  with pytest.raises(
+    SettingError, match="sampler.group=1: objective.name='tpo' compares .*use at least 2"
+  ):
+    checks.check(make(config), tiny.decoder())
   config.objective = defaults.objective("rft", config)
   checks.check(make(config), tiny.decoder())
   config.loop, config.offline.data, config.objective = (
