@@ -137,7 +137,9 @@ def check_later(experiment: "Experiment", first: "Experiment", before: str) -> N
   The policy that the later run starts from, if it comes from `before`, the folder of the run before
   it, is not there yet; it has the shape of the first one's.
   """
-  from grpo_jax.setup import build, checks  # imports jax
+  from grpo_jax.evaluation.evaluator import Evaluator  # imports jax
+  from grpo_jax.loops.collector import make_batches
+  from grpo_jax.setup import build, checks
   from grpo_jax.setup.experiment import changed
 
   start = experiment
@@ -148,7 +150,11 @@ def check_later(experiment: "Experiment", first: "Experiment", before: str) -> N
       "model.variant": experiment.model.variant or first.model.variant,
     }
     start = changed(experiment, shape)
-  checks.check(start, build.model(start).decoder)
+  model = build.model(start)
+  checks.check(start, model.decoder)
+  if start.kind in ("online", "iterative"):  # whose prompts and problems are there already
+    make_batches(start, model)
+    Evaluator(start, model)
 
 
 def check_command(config: ConfigDict, workdir: str) -> None:

@@ -14,6 +14,7 @@ from ml_collections import ConfigDict
 from grpo_jax.aliases import Json
 from grpo_jax.config import sections, settings
 from grpo_jax.environments.base import Functions
+from grpo_jax.errors import GrpoError
 from grpo_jax.objectives.base import ConfiguredObjective
 from grpo_jax.rewards import combine
 from grpo_jax.setup import loop_names, registry, scorers, shots
@@ -109,7 +110,12 @@ class Experiment(settings.Settings):
   def open_test(self) -> Sequence[Example]:
     """Returns the data set to evaluate on, unless it is the one that is trained on."""
     registry.check_test(self.test_data, self.train_data, self.data)
-    return self.test_data.open()
+    try:
+      return self.test_data.open()
+    except GrpoError as error:  # of a data set that does not know for what it is read
+      if self.data.test_path and "data.path" in str(error):
+        raise type(error)(str(error).replace("data.path", "data.test_path")) from error
+      raise
 
 
 def make(config: ConfigDict) -> Experiment:

@@ -132,6 +132,31 @@ def test_a_mistake_in_the_second_run_is_found_before_the_first(tmp_path):
   assert not any(tmp_path.iterdir())
 
 
+def no_prompt_fits(c: ConfigDict) -> None:
+  c.data.max_prompt_length, c.data.on_long = 2, "skip"
+
+
+def no_problems(c: ConfigDict) -> None:
+  c.eval.problems, c.data.test_path = 4, "typo"
+
+
+@pytest.mark.parametrize(
+  "change, message",
+  [(no_prompt_fits, "max_prompt_length=2"), (no_problems, "data.test_path = 'typo'")],
+)
+def test_so_are_prompts_and_problems_that_it_cannot_use(change, message, tmp_path):
+  c = two_runs()
+  c.data.name = "jsonl"
+  (tmp_path / "train.jsonl").write_text(
+    '{"question": "one and two and three", "answer": "6"}\n' * 8
+  )
+  c.data.path = str(tmp_path / "train.jsonl")
+  change(c)
+  with pytest.raises(SettingError, match=message):
+    run.start(c, str(tmp_path / "run"))
+  assert not (tmp_path / "run").exists()
+
+
 def weights(folder: pathlib.Path) -> dict[str, np.ndarray]:
   from safetensors.numpy import load_file
 
