@@ -93,6 +93,11 @@ def rows(experiment: Experiment) -> list[Row]:
       for name in ENVIRONMENT
     ),
     Row(
+      "environment.role",
+      experiment.data.chat or not experiment.environment.name,
+      "with data.chat=False what an environment answers is text without a role",
+    ),
+    Row(
       "rewards.workers",
       any(each.reward.score_ahead is None for each in experiment.reward_functions),
       "the run calls no function of rewards.functions, or these score whole batches themselves "

@@ -306,6 +306,7 @@ BY_HAND = (
   ),
   Bad("environment.arguments", (("guesses", 5),), "there is no environment.name"),
   Bad("environment.turns", 3, "there is no environment.name; use 8"),
+  Bad("environment.role", "tool", "text without a role", also={"environment.name": "calculator"}),
   Bad("data.hidden_number.largest", 1, "from 2 to", also={"data.name": "hidden_number"}),
   Bad("data.path", "games", "reads no files", also={"data.name": "hidden_number"}),
   # carried rollouts
@@ -506,6 +507,7 @@ ACCEPTED = (
   ),
   Accepted("offline.prompts", 5, "a comparison gives it to all of its arms"),
   Accepted("iterative.steps", 3, "a config file may have the numbers of several loops"),
+  Accepted("learner.stop_kl", 0.1, "a sweep over learner.mu has 1 in it"),
   Accepted("lora.alpha", 64.0, "a sweep over lora.rank has 0 in it"),
   Accepted("lora.modules", ("q",), "a sweep over lora.rank has 0 in it"),
   Accepted("objective.kl_estimator", "k1", "a sweep over beta has 0 in it"),
