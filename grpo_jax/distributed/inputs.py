@@ -31,6 +31,7 @@ from grpo_jax.errors import TrainingError
 from grpo_jax.io import storage
 
 NAME = "inputs.json"  # in a run's folder
+SAMPLES = "samples.npz"  # what an offline run has drawn, see loops/offline.py
 CODE = "code of "
 PACKAGES = (
   *("jax", "jaxlib", "flax", "optax", "numpy"),
@@ -165,7 +166,7 @@ def check_hosts(values: Mapping[str, str]) -> None:
       )
 
 
-def record(workdir: str, values: Mapping[str, str], step: int) -> list[str]:
+def record(workdir: str, values: Mapping[str, str], step: int | None) -> list[str]:
   """Writes DIR/inputs.json on process 0 and returns a line for each change since it was written.
 
   If anything has changed, the old file is kept as DIR/inputs-until-STEP.json: it describes the
@@ -174,7 +175,8 @@ def record(workdir: str, values: Mapping[str, str], step: int) -> list[str]:
   Args:
     workdir: the run's folder.
     values: the inputs of the run now.
-    step: the number of finished steps; at 0 no change is reported.
+    step: the number of finished steps of the checkpoint from which the run goes on. None: there is
+      none, and a change is reported only if samples were drawn and scored before (DIR/samples.npz).
   """
   if jax.process_index() != 0:
     return []
@@ -185,9 +187,9 @@ def record(workdir: str, values: Mapping[str, str], step: int) -> list[str]:
     if before == content:
       return []
     lines = []
-    if before is not None and step:
-      lines = _changes(before, values, step)
-      kept = path.with_name(f"inputs-until-{step}.json")
+    if before is not None and (step is not None or path.with_name(SAMPLES).exists()):
+      lines = _changes(before, values, step or 0)
+      kept = path.with_name(f"inputs-until-{step or 0}.json")
       if lines and not kept.exists():  # it exists after a second change at the same step
         storage.write(kept, before)
     storage.write(path, content)

@@ -54,7 +54,7 @@ def train(experiment: Experiment, workdir: str) -> None:
   model = build.model(experiment)
   checks.check(experiment, model.decoder)
   kept, batches = make_batches(experiment, model)
-  if kept and not (storage.place(workdir) / "samples.npz").exists():
+  if kept and not (storage.place(workdir) / inputs.SAMPLES).exists():
     # errors in data, prompts and rewards are found before the folder is claimed
     references.check_source(experiment.offline.teacher, model, "offline.teacher")
     check_collector(experiment, model)
@@ -151,7 +151,7 @@ def kept_samples(
     draw: returns the samples; None if a signal ended that.
     like: a tree of the same structure.
   """
-  path, known = storage.place(run.folder) / "samples.npz", run.extra.get("samples")
+  path, known = storage.place(run.folder) / inputs.SAMPLES, run.extra.get("samples")
   samples, error = read_samples(path, known, like)
   # if they are missing on any process, all draw
   if not all(hosts.gather(samples is not None)):

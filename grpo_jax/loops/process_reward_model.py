@@ -17,6 +17,7 @@ from collections.abc import Callable
 import jax
 import numpy as np
 
+from grpo_jax.distributed import inputs
 from grpo_jax.errors import SettingError
 from grpo_jax.evaluation.step_evaluator import StepEvaluator, Steps
 from grpo_jax.io import storage
@@ -44,7 +45,7 @@ def train(experiment: Experiment, workdir: str) -> None:
     return
   batches, sampled = Kept(experiment, experiment.offline.prompts), experiment_of_policy(experiment)
   policy = build.model(sampled)
-  if not (storage.place(workdir) / "samples.npz").exists():
+  if not (storage.place(workdir) / inputs.SAMPLES).exists():
     check_collector(sampled, policy)  # before the folder is claimed
     if experiment.offline.continuations:
       continuations.make_labeller(sampled, policy)

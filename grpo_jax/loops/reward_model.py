@@ -13,6 +13,7 @@ from typing import TypeVar
 
 import jax
 
+from grpo_jax.distributed import inputs
 from grpo_jax.evaluation.pair_evaluator import PairEvaluator
 from grpo_jax.evaluation.step_evaluator import Steps
 from grpo_jax.io import storage
@@ -40,7 +41,7 @@ def train(experiment: Experiment, workdir: str) -> None:
     return
   batches, sampled = Kept(experiment, experiment.offline.prompts), experiment_of_policy(experiment)
   policy = build.model(sampled)
-  if not (storage.place(workdir) / "samples.npz").exists():
+  if not (storage.place(workdir) / inputs.SAMPLES).exists():
     check_collector(sampled, policy)  # before the folder is claimed
   learner = Learner(experiment, model, TEMPERATURE)
 

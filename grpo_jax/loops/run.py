@@ -96,7 +96,7 @@ class Run:
       )
       self._restore_or_start()
       workdir.claim(folder, recorded(experiment))  # once everything that the config names was there
-      self.changed = inputs.record(folder, depends_on, self.first)
+      self.changed = inputs.record(folder, depends_on, self.first if self.resumed else None)
       if jax.process_index() == 0:
         build.describe(model, str(storage.place(folder) / "model"))
         manifest.record(folder, manifest.START)
@@ -145,8 +145,7 @@ class Run:
     self.profiler = Profiler(self.experiment.profile, str(self.writer.folder / "profile"))
     self.stopping = self._resources.enter_context(signals.stop_signals())
     self._resources.callback(self.profiler.close)
-    if self.resumed:
-      self._tell_what_was_resumed()
+    self._tell_what_was_resumed()
     self._mark(self.first)
     return self
 
@@ -164,7 +163,7 @@ class Run:
     return isinstance(error, deadline.Stopped)
 
   def _tell_what_was_resumed(self) -> None:
-    """Prints the step, and a warning of whatever was damaged or has changed since it was saved."""
+    """Prints a warning of whatever was damaged or has changed since it was saved, and the step."""
     for damage in self.passed_over:
       self.writer.say(f"warning: {damage}; it is passed over and kept in {self.folder}/damaged")
     for name, lost in self.lost.items():
@@ -175,7 +174,8 @@ class Run:
       self.writer.say(f"warning: {damage}; the file is kept as it is, and reports leave that out")
     for change in self.changed:
       self.writer.say(f"warning: {change}")
-    self.writer.say(f"going on from step {self.first} of {self.folder}")
+    if self.resumed:
+      self.writer.say(f"going on from step {self.first} of {self.folder}")
 
   def _mark(self, step: int) -> None:
     """Remembers the state after `step` steps, for a signal that comes during the next one."""

@@ -163,7 +163,7 @@ def test_examples_are_known_by_their_number_the_first_and_the_last():
 
 def test_what_has_changed_since_a_run_began_is_told_once_and_what_was_before_is_kept(tmp_path):
   old, new = {"code of a.py": "1", "data.path": "2"}, {"code of a.py": "3", "data.path": "2"}
-  assert inputs.record(str(tmp_path), old, 0) == []
+  assert inputs.record(str(tmp_path), old, None) == []
   assert json.loads((tmp_path / "inputs.json").read_text()) == old
   assert inputs.record(str(tmp_path), old, 12) == []
   assert os.listdir(tmp_path) == ["inputs.json"]
@@ -181,9 +181,18 @@ def test_what_has_changed_since_a_run_began_is_told_once_and_what_was_before_is_
 def test_a_run_that_has_done_no_step_or_is_from_before_is_recorded_without_a_word(tmp_path):
   assert inputs.record(str(tmp_path), {"a": "1"}, 30) == []  # a folder without inputs.json
   (tmp_path / "new").mkdir()
-  inputs.record(str(tmp_path / "new"), {"a": "1"}, 0)
-  assert inputs.record(str(tmp_path / "new"), {"a": "2"}, 0) == []
+  inputs.record(str(tmp_path / "new"), {"a": "1"}, None)
+  assert inputs.record(str(tmp_path / "new"), {"a": "2"}, None) == []
   assert os.listdir(tmp_path / "new") == ["inputs.json"]
+
+
+def test_what_has_changed_since_the_first_weights_or_samples_were_saved_is_told(tmp_path):
+  inputs.record(str(tmp_path), {"a": "1"}, None)
+  (line,) = inputs.record(str(tmp_path), {"a": "2"}, 0)  # from a checkpoint of no step
+  assert line == "a has changed since step 0 of this run: was 1, is 2"
+  (tmp_path / "samples.npz").write_bytes(b"")
+  assert inputs.record(str(tmp_path), {"a": "3"}, None)
+  assert json.loads((tmp_path / "inputs-until-0.json").read_text()) == {"a": "1"}
 
 
 @pytest.mark.parametrize("content", ["{", "[]", "[" * 100_000, '{"a": 1}'])

@@ -122,6 +122,17 @@ def test_two_learners_are_saved_and_restored_under_their_names(config, model, tm
   assert (tmp_path / "result.json").exists()
 
 
+def test_a_change_of_what_a_run_depends_on_is_told_after_checkpoint_0(
+  config, model, tmp_path, capsys
+):
+  loop(config, model, tmp_path, {"policy": Fake(0.0)}, stop_after=0)
+  assert (tmp_path / "checkpoints" / "0").exists()
+  path = tmp_path / "inputs.json"
+  path.write_text(json.dumps(json.loads(path.read_text()) | {"init_from": "other weights"}))
+  assert loop(config, model, tmp_path, {"policy": Fake(-1.0)})[0] == [0, 1, 2, 3, 4]
+  assert "warning: init_from has changed since step 0 of this run" in capsys.readouterr().out
+
+
 def test_a_run_goes_on_after_a_new_default_of_a_setting_that_it_does_not_read(
   config, model, tmp_path
 ):
