@@ -108,12 +108,12 @@ def make_runs(runs: Sequence[Stage]) -> None:
       experiments.append(resolve.resolve(run.config))
   for before, experiment in zip(runs, experiments[1:]):
     check_later(experiment, experiments[0], before.workdir)
-  for experiment, run, later in zip(experiments, runs, (*runs[1:], None)):
+  for experiment, run in zip(experiments, runs) if len(runs) > 1 else ():  # one run does it itself
     workdir.check_owner(
       run.workdir, recorded(experiment), experiment.own_defaults(), unread.names(experiment)
     )
-    if later:
-      stages.check_ended(run, later)
+  for run, later in zip(runs, runs[1:]):
+    stages.check_ended(run, later)
   for loop, experiment, run in zip(trains, experiments, runs, strict=True):
     before_last = run is not runs[-1]
     if before_last and any(hosts.gather(stages.is_done(run))):
