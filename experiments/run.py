@@ -108,10 +108,11 @@ def make_runs(runs: Sequence[Stage]) -> None:
       experiments.append(resolve.resolve(run.config))
   for before, experiment in zip(runs, experiments[1:]):
     check_later(experiment, experiments[0], before.workdir)
-  for experiment, run in zip(experiments, runs) if len(runs) > 1 else ():  # one run does it itself
-    workdir.check_owner(
-      run.workdir, recorded(experiment), experiment.own_defaults(), unread.names(experiment)
-    )
+  if len(runs) > 1:  # a single one does it itself
+    for experiment, run in zip(experiments, runs):
+      workdir.check_owner(
+        run.workdir, recorded(experiment), experiment.own_defaults(), unread.names(experiment)
+      )
   for run, later in zip(runs, runs[1:]):
     stages.check_ended(run, later)
   for loop, experiment, run in zip(trains, experiments, runs, strict=True):

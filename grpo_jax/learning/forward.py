@@ -14,7 +14,7 @@ import jax
 import jax.numpy as jnp
 from jax.sharding import PartitionSpec
 
-from grpo_jax.distributed.sharding import batch_axes
+from grpo_jax.distributed.sharding import Layout, batch_axes
 from grpo_jax.models import heads
 from grpo_jax.models.decoder import Decoder, Params
 from grpo_jax.models.shards import spec_over
@@ -48,6 +48,14 @@ class States(NamedTuple):
   lists: GroupLists
 
 
+def _is_one_shard(layout: Layout) -> bool:
+  """Returns whether all prompts, samples and weights are in one shard, but for the tensor axis.
+
+  XLA cannot partition the gradient of a `jax.shard_map` that shards nothing.
+  """
+  return all(layout.mesh.shape[axis] == 1 for axis in layout.shard_axes)
+
+
 def by_shard(
   decoder: Decoder,
   compute: Callable[..., T],
@@ -65,7 +73,7 @@ def by_shard(
     teacher: of `params[TEACHER]`, if that is there.
   """
   decoder, layout = decoder.for_params(params), decoder.layout
-  if layout.mesh.size == 1:
+  if _is_one_shard(layout):
     return compute(decoder, params, batch)
   axes = layout.shard_axes
 
@@ -147,7 +155,7 @@ def logprobs(
     TokenStats of `[P, G, L]` float32, without meaning on padding.
   """
   of_teacher = teacher_decoder or decoder
-  inside = of_teacher if decoder.layout.mesh.size == 1 else of_teacher.in_shard()
+  inside = of_teacher if _is_one_shard(decoder.layout) else of_teacher.in_shard()
   compute = functools.partial(_logprobs, temperature, chunk, divergence, inside)
   batch = Batch(prompts, tokens, lengths, packing, teacher)
   return by_shard(decoder, compute, params, batch, of_teacher)

@@ -70,6 +70,25 @@ def test_a_loop_that_sums_over_shards_of_the_vocabulary_has_a_known_length(mesh,
   assert ("while[" not in text) == known
 
 
+@pytest.mark.skipif(jax.device_count() < 2, reason="needs two devices")
+@pytest.mark.parametrize("dtype, atol", [("float32", 1e-6), ("bfloat16", 5e-4)])
+def test_the_tensor_axis_alone_gives_the_same_gradient(dtype, atol):
+  def gradient(mesh):
+    r = tiny.rollouts()
+    on_mesh = host.to_device(tiny.layout(mesh), (r, tiny.packing(r, mesh)))
+    decoder, cfg = tiny.decoder(mesh=mesh, dtype=dtype), {"temperature": 1.0, "chunk": 8}
+
+    def mean(params, r, packing):
+      stats = forward.logprobs(decoder, params, r.prompts, r.tokens, r.lengths, packing, **cfg)
+      return jnp.where(tiny.real(r), stats.logprobs, 0.0).mean()
+
+    return jax.device_get(jax.jit(jax.grad(mean))(tiny.params(mesh=mesh), *on_mesh))
+
+  one, two = gradient(tiny.ONE), gradient((1, 1, 1, 2))
+  assert max(np.abs(x).max() for x in jax.tree.leaves(one)) > 1e-2
+  jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, atol=atol), one, two)
+
+
 @pytest.mark.slow
 def test_gradients_with_windows_and_caps_are_those_of_all_logits_at_once():
   """Scanned in periods and packed, through the cap of the logits in the chunked head."""
