@@ -786,7 +786,7 @@ MUTANTS = (
   Mutant(
     "the compiler alone decides what the update moves",
     "grpo_jax/learning/forward.py",
-    "if layout.mesh.size == 1:",
+    "if _is_one_shard(layout):",
     "if True:",
     "tests/distributed/moved_bytes_test.py::test_weights_are_gathered_once_a_pass_and_gradients_scattered_once_a_microbatch",
   ),
