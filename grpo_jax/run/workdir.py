@@ -253,8 +253,7 @@ def _changes(old: Json, new: Json, defaults: Json, unread: Collection[str], most
   known = {name: row.default for name, row in sections.SETTINGS.items()} | _flat(defaults)
   constant_rate = old.get("learner.schedule") == new.get("learner.schedule") == "constant"
   may_change = (*MAY_CHANGE, *unread, *(["steps"] if constant_rate else []))
-  labels = new.get("loop") == "process_reward_model" and new.get("offline.continuations", 0) > 0
-  trains_with_it = labels or new.get("data.redraw", 1) < 1
+  trains_with_it = new.get("offline.continuations", 0) > 0 or new.get("data.redraw", 1) < 1
 
   def is_free(name: str) -> bool:
     if trains_with_it and name in ("eval.reward", "eval.arguments"):
