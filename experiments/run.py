@@ -106,8 +106,10 @@ def make_runs(runs: Sequence[Stage]) -> None:
     with stages.named(run, runs):
       trains.append(loop_names.find(run.config.loop))
       experiments.append(resolve.resolve(run.config))
-  for before, experiment in zip(runs, experiments[1:]):
-    check_later(experiment, experiments[0], before.workdir)
+  done = [any(hosts.gather(stages.is_done(run))) for run in runs[:-1]] + [False]
+  for before, was_done, experiment in zip(runs, done, experiments[1:]):
+    if not was_done:  # otherwise the later run starts at once
+      check_later(experiment, experiments[0], before.workdir)
   if len(runs) > 1:  # a single one does it itself
     for experiment, run in zip(experiments, runs):
       workdir.check_owner(
@@ -115,12 +117,13 @@ def make_runs(runs: Sequence[Stage]) -> None:
       )
   for run, later in zip(runs, runs[1:]):
     stages.check_ended(run, later)
-  for loop, experiment, run in zip(trains, experiments, runs, strict=True):
+  for loop, experiment, run, was_done in zip(trains, experiments, runs, done, strict=True):
     before_last = run is not runs[-1]
-    if before_last and any(hosts.gather(stages.is_done(run))):
+    if was_done:
       continue
     if before_last:
       print(f"first the run in {run.workdir}: {run.config.steps} steps", flush=True)
+    signals.forget()
     with stages.named(run, runs):
       loop.train(experiment, run.workdir)
     draw(run.workdir)

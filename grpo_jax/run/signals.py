@@ -21,6 +21,11 @@ def asked() -> str:
   return signal.Signals(_received[0]).name if _received else ""
 
 
+def forget() -> None:
+  """Forgets the signals of an earlier run of this process."""
+  _received.clear()
+
+
 @contextlib.contextmanager
 def stop_signals() -> Iterator[Callable[[int], str]]:
   """Lets SIGTERM and SIGINT end a run between two steps, on every host at the same one.
@@ -37,7 +42,7 @@ def stop_signals() -> Iterator[Callable[[int], str]]:
   """
   several = jax.process_count() > 1
   received, process = _received, os.getpid()
-  received.clear()
+  forget()
 
   def handler(number: int, _: FrameType | None) -> None:
     if os.getpid() != process:  # a child that a reward forked ends as it would without this handler

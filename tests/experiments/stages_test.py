@@ -1,7 +1,9 @@
 """Divides a config with a run before it, makes both runs, stops them and goes on."""
 
 import json
+import os
 import pathlib
+import signal
 
 import jax
 import numpy as np
@@ -196,7 +198,7 @@ def test_the_second_run_waits_for_a_first_one_that_was_stopped(tmp_path, monkeyp
 
 @pytest.fixture
 def trained(tmp_path, monkeypatch):
-  """Folders whose runs were made, of loops that only write how many steps they had."""
+  """Returns the folders whose runs were made, by loops that only write how many steps they had."""
   calls = []
 
   def train(experiment, folder):
@@ -210,12 +212,18 @@ def trained(tmp_path, monkeypatch):
   return calls
 
 
-@pytest.mark.parametrize("name", ["SIGTERM", "SIGINT"])
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_a_signal_at_the_end_of_the_first_run_ends_the_command(
-  trained, tmp_path, monkeypatch, capsys, name
+  trained, tmp_path, monkeypatch, capsys, number
 ):
-  with signals.stop_signals():  # as that of the first run does, which then exports
-    monkeypatch.setattr(signals, "asked", lambda: name)
+  train = offline.train
+
+  def interrupted(experiment, folder):
+    with signals.stop_signals():
+      os.kill(os.getpid(), number)
+      train(experiment, folder)  # it goes on to its end
+
+  monkeypatch.setattr(offline, "train", interrupted)
   run.start(two_runs(), str(tmp_path))
   assert trained == [f"{tmp_path}/first"]
   assert f"{tmp_path}/first is done; to go on, run the same command" in capsys.readouterr().out
