@@ -50,6 +50,6 @@ def _transposed_outer_sum(a: Array, b: Array) -> Array:
   XLA's library of kernels for a CPU has no product that sums over the rows of both. XLA would
   convert them to float32, which takes twice as long.
   """
-  # A transposition alone, or one that the product may take in, would be such a product again.
+  # XLA would take a plain transposition into the product. The reshape and the barrier prevent it.
   a_T = jax.lax.optimization_barrier(a[None].transpose(2, 1, 0).reshape(a.shape[::-1]))
   return jax.lax.dot_general(a_T, b, (((1,), (0,)), ((), ())), preferred_element_type=jnp.float32)

@@ -62,7 +62,7 @@ def test_the_head_leaves_out_what_only_fills_the_list(monkeypatch):
 @pytest.mark.skipif(jax.device_count() < 2, reason="needs two devices")
 @pytest.mark.parametrize("mesh,known", [((1, 2, 1, 1), False), ((1, 1, 1, 2), True)])
 def test_a_loop_that_sums_over_shards_of_the_vocabulary_has_a_known_length(mesh, known):
-  """The plan of a pod multiplies what such a loop sends by its length."""
+  """Lets the plan of a pod multiply what the loop sends by its length."""
   r, cfg = tiny.rollouts(), {"temperature": 1.0, "chunk": 4}
   inputs = tiny.params(), r.prompts, r.tokens, r.lengths, tiny.packing(r, mesh)
   run = functools.partial(forward.logprobs, tiny.decoder(mesh=mesh), **cfg)

@@ -51,7 +51,7 @@ def test_the_targets_of_ppo_s_critic_come_from_advantages_before_they_are_whiten
 
 
 def test_no_reward_is_not_a_reward_of_0():
-  """Neither the policy nor the critic, nor the mean of what is whitened, is told of it."""
+  """Leaves it out of the policy, the critic and the mean of what is whitened."""
   r = cases.rollouts()
   batch, cfg = prepared(ppo, cases.replace(r, given=r.given.at[:, 3].set(False)))
   found = gradient_coefficient(ppo.OBJECTIVE, cases.outputs(r), batch, cfg)

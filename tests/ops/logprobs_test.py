@@ -211,7 +211,7 @@ def test_temporary_memory_is_a_chunk_of_logits():
 @pytest.mark.parametrize("count,used", [(0, 0), (1, 3), (3, 3), (4, 6), (10, 10)])
 @pytest.mark.parametrize("divergence", [None, TEACHERS[0]], ids=str)
 def test_chunks_after_the_last_token_are_not_computed(divergence, count, used):
-  """Chunks have three tokens. What is not a number does not show where it is not looked at."""
+  """Puts NaN into chunks, of three tokens, that begin after the last token: none shows."""
   hidden, unembed, targets, weights = _inputs((10,))
   ours = functools.partial(token_stats, chunk=3)
   if divergence is not None:

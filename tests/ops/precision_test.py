@@ -81,7 +81,7 @@ def head(unembed, hidden):
 
 @pytest.mark.parametrize("compute,count", [(layer, 3), (head, 4)])
 def test_a_cpu_multiplies_bfloat16_without_a_detour_over_float32(compute, count):
-  """The backward pass of the head computes its logits again."""
+  """Counts the logits of the head twice: its backward pass computes them again."""
   weight, x = jnp.ones((640, 512), jnp.bfloat16), jnp.ones((1024, 512), jnp.bfloat16)
 
   def gradients(weight, x):

@@ -90,7 +90,7 @@ def test_neither_is_a_later_setting_of_an_objective_or_a_data_set_at_its_default
 
 
 def test_a_setting_that_the_run_does_not_read_may_have_another_default_now(tmp_path):
-  """The run could not be given the old value: that is refused, since nothing reads it."""
+  """Lets the run go on, which could not be given the old value: nothing reads the setting."""
   config = defaults.get_config()
   older = tiny_runs.as_json(config)
   older["learner"]["entropy_step"] = 0.005
