@@ -253,6 +253,7 @@ def real(r: Rollouts) -> np.ndarray:
 
 
 @functools.partial(jax.jit, static_argnums=0)
+@jax.default_matmul_precision("highest")  # a GPU would round the factors to TF32
 def naive_logits(c: DecoderConfig, params: Any, tokens: jax.Array) -> jax.Array:
   """The decoder written out: tokens `[B, T]` -> logits `[B, T, V]`, causal, nothing shared and
   nothing cached.
