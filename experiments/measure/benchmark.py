@@ -44,7 +44,7 @@ from grpo_jax.sampling import sampler
 from grpo_jax.sampling.rollouts import draw, to_device
 from grpo_jax.setup import adapters
 from grpo_jax.setup.experiment import make
-from grpo_jax.types import Prompts, Rollouts
+from grpo_jax.types import STOPPED, Prompts, Rollouts
 
 # Arguments of experiments/measure/benchmarks.py that are not settings of a run.
 WORKLOAD = {
@@ -58,6 +58,7 @@ WORKLOAD = {
   "tail": kinds.SWITCH,
   "mixed": kinds.SWITCH,
   "refill": kinds.SWITCH,
+  "sample": kinds.SWITCH,
 }
 
 
@@ -75,16 +76,17 @@ class Workload(NamedTuple):
   sample: Callable
   update: Callable
   base: Any  # the frozen weights under adapters; None: all weights are trained
-  ref_params: Any
+  ref_params: Any  # None without a KL
   microbatches: int  # of a rollout
 
 
 class Step(NamedTuple):
   """Holds the measurements of a step."""
 
-  generate_s: float
+  generate_s: float  # 0 without sampling
   learn_s: float
   tokens: int  # of completions
+  learned: int  # tokens that the learner reads: completions, and a prompt once for its group
   flops: float  # of generation
   bytes: float  # that decoding had to read
   slot_use: float
@@ -132,8 +134,10 @@ def make_workload(config: ConfigDict) -> tuple[Workload, TrainState]:
   temperature = experiment.sampler.temperature
   setup = passes.Setup(decoder, experiment.objective, tx, cfg, temperature)
   base, trained = make_weights(decoder, config.lora.base_dtype, jax.random.key(0))
-  # adapters that change nothing yet have their base as the reference
-  reference = {} if base else jax.tree.map(jnp.copy, trained)
+  reference = None
+  if config.objective.beta:
+    # adapters that change nothing yet have their base as the reference
+    reference = {} if base else jax.tree.map(jnp.copy, trained)
   workload = Workload(
     config,
     decoder,
@@ -187,14 +191,26 @@ def generate_all(
   return rollouts, {"slot_use": busy, "decode_steps": steps}
 
 
+def make_up(config: ConfigDict, prompts: Prompts, ends: np.ndarray, step: int) -> Rollouts:
+  """Returns rollouts of random tokens with the log-probs of a uniform policy."""
+  vocab, length = make_shape(config.benchmark).vocab, config.sampler.max_length
+  tokens = np.random.default_rng(step).integers(3, vocab, (*ends.shape, length)).astype(np.int32)
+  uniform = np.full(tokens.shape, -np.log(vocab), np.float32)
+  return Rollouts(prompts, tokens, ends, np.full(ends.shape, STOPPED, np.int32), uniform, uniform)
+
+
 def one_step(workload: Workload, state: TrainState, step: int) -> tuple[TrainState, Step]:
   """Samples, makes up rewards and learns; returns the new state and the measurements."""
   config, layout = workload.config, workload.decoder.layout
   prompts, ends = make_prompts(config, step)
   start = time.perf_counter()
-  params = lora.join(workload.base, state.model)
-  rollouts, sampled = generate_all(workload, params, prompts, jax.random.key(step), ends)
-  generate_s = time.perf_counter() - start
+  if config.benchmark.sample:
+    params = lora.join(workload.base, state.model)
+    rollouts, sampled = generate_all(workload, params, prompts, jax.random.key(step), ends)
+  else:
+    rollouts = make_up(config, prompts, ends, step)
+    sampled = {"decode_steps": 0, "slot_use": 0}
+  generate_s = (time.perf_counter() - start) * config.benchmark.sample
   given = np.arange(config.sampler.max_length) == ends[..., None] - 1  # the last tokens
   scores = np.random.default_rng(step).integers(0, 7, (*ends.shape, 1))
   rewards = np.where(given, scores, 0).astype(np.float32)
@@ -211,6 +227,7 @@ def one_step(workload: Workload, state: TrainState, step: int) -> tuple[TrainSta
     generate_s,
     learn_s,
     int(ends.sum()),
+    int(ends.sum() + prompts.lengths.sum()),
     flops(shape, prompts.lengths, ends),
     decode_bytes(shape, prompts.lengths, ends, int(sampled["decode_steps"]), size, matrix_size),
     float(sampled["slot_use"]),
@@ -252,25 +269,31 @@ def summary(config: ConfigDict, steps: list[Step], rate: float, copied: float) -
   """Returns medians over steps and shares of the limits, `rate` (FLOP/s) and `copied` (bytes/s)."""
   middle = statistics.median
   # gradients, of which adapters need none of the weights; the reference, the old policy
-  passes = (2 if config.lora.rank else 3) * config.learner.mu + 1 + (config.learner.mu > 1)
+  passes = (2 if config.lora.rank else 3) * config.learner.mu
+  passes += (config.objective.beta > 0) + (config.learner.mu > 1)
   generate_s, learn_s = middle(s.generate_s for s in steps), middle(s.learn_s for s in steps)
   step_s, tokens = middle(s.generate_s + s.learn_s for s in steps), middle(s.tokens for s in steps)
-  return {
+  found = {
     "system": "grpo_jax",
-    "generate_s": generate_s,
     "learn_s": learn_s,
-    "step_s": step_s,
     "completion_tokens": tokens,
-    "tok_per_s_generate": tokens / generate_s,
-    "tok_per_s_step": tokens / step_s,
+    "tok_per_s_learn": middle(s.learned for s in steps) / learn_s,
     "matmul_gflops": rate / 1e9,
     "copy_gb_per_s": copied / 1e9,
-    "generate_of_limit": middle(s.flops / s.generate_s for s in steps) / rate,
-    "generate_of_bandwidth": middle(s.bytes / s.generate_s for s in steps) / copied,
     "learn_of_limit": passes * middle(s.flops / s.learn_s for s in steps) / rate,
-    "slot_use": middle(s.slot_use for s in steps),
     "padding_fraction": middle(s.padding["padding_fraction"] for s in steps),
     "prompt_padding_fraction": middle(s.padding["prompt_padding_fraction"] for s in steps),
+  }
+  if not config.benchmark.sample:
+    return found
+  return found | {
+    "generate_s": generate_s,
+    "step_s": step_s,
+    "tok_per_s_generate": tokens / generate_s,
+    "tok_per_s_step": tokens / step_s,
+    "generate_of_limit": middle(s.flops / s.generate_s for s in steps) / rate,
+    "generate_of_bandwidth": middle(s.bytes / s.generate_s for s in steps) / copied,
+    "slot_use": middle(s.slot_use for s in steps),
   }
 
 

@@ -3,12 +3,14 @@
     python -m experiments.measure.benchmark \\
       --config=experiments/measure/benchmarks.py:layers=8,width=512,prompts=4,group=8
 
-It is one GRPO step: sampling, log-probs under a reference (beta 0.04) and one update.
+It is one GRPO step: sampling, log-probs under a reference and one update.
 
     :tail           long-tailed lengths of completions, with a mean of a quarter of `completion`
     :mixed          long-tailed lengths of prompts, with a mean of a quarter of `prompt_len`
     :slots=N        decodes N completions at a time
     :refill=false   refills the slots only when all their completions have ended
+    :sample=false   learns from made-up tokens, as on long sequences that take long to sample
+    :beta=0         has no KL, and no reference
     :mu=N           makes N updates on a rollout
     :variant=NAME   the shape of a published model (grpo_jax/models/variants.py)
     :lora=R         trains adapters of rank R over weights in bfloat16
@@ -37,6 +39,8 @@ def get_config(arg: str = "") -> ConfigDict:
     completion=128,
     slots=0,
     refill=True,
+    sample=True,
+    beta=0.04,
     mu=1,
     tail=False,
     mixed=False,
@@ -70,6 +74,7 @@ def get_config(arg: str = "") -> ConfigDict:
         "tail",
         "mixed",
         "refill",
+        "sample",
       )
     }
   )
@@ -84,7 +89,7 @@ def get_config(arg: str = "") -> ConfigDict:
   c.sampler.max_length = args.completion
   c.sampler.slots = args.slots
   c.sampler.top_p = args.top_p
-  c.objective.beta = 0.04
+  c.objective.beta = args.beta
   c.learner.mu = args.mu
   c.learner.microbatch = args.microbatch
   c.learner.chunk = args.chunk

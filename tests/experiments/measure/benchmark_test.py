@@ -35,6 +35,17 @@ def test_one_line_has_every_number():
 
 
 @pytest.mark.slow
+def test_the_learner_is_measured_alone_and_without_a_reference():
+  alone = TINY + ",sample=false,beta=0,dtype=bfloat16,remat=dots"
+  found = benchmark.measure(benchmarks.get_config(alone))
+  assert found["completion_tokens"] == 8 * 2 * 8 and found["learn_of_limit"] > 0
+  assert found["tok_per_s_learn"] == pytest.approx(8 * (4 + 2 * 8) / found["learn_s"])
+  assert found["params_m"] > 0 and not {"generate_s", "step_s", "slot_use"} & set(found)
+  workload, _ = benchmark.make_workload(benchmarks.get_config(alone))
+  assert workload.ref_params is None
+
+
+@pytest.mark.slow
 @pytest.mark.long
 def test_lengths_are_mixed_slots_are_not_refilled_and_no_step_that_compiles_counts():
   mixed = TINY.replace("prompts=8", "prompts=16") + ",tail=true,mixed=true,slots=16,refill=false"
