@@ -70,5 +70,5 @@ def test_the_names_of_the_package_lead_to_their_docstrings(site):
 
 def test_the_front_page_is_the_readme(site):
   text = (site / "index.html").read_text(encoding="utf-8")
-  assert 'href="quickstart.html"' in text and 'src="arithmetic.png"' in text
+  assert 'href="quickstart.html"' in text and 'src="gemma3_270m.png"' in text
   assert (site / "examples" / "grpo_minimal.html").exists()

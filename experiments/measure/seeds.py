@@ -46,7 +46,7 @@ def draw(folders: list[str], out: storage.Path) -> None:
   figure = matplotlib.figure.Figure(
     figsize=(4.8 * len(of_task), 3.4), dpi=120, layout="constrained"
   )
-  axes = figure.subplots(1, len(of_task), squeeze=False)[0]
+  axes = figure.subplots(1, len(of_task), squeeze=False, sharey=True)[0]
   for panel, (task, runs) in zip(axes, of_task.items()):
     for (seed, folder), color in zip(runs, itertools.cycle(plots.COLORS)):
       lines = jsonl.metrics(storage.place(folder) / "metrics.jsonl")
@@ -54,12 +54,11 @@ def draw(folders: list[str], out: storage.Path) -> None:
       window = max(1, len(steps) // WINDOW)
       panel.plot(steps, plots.smooth(rewards, window), color=color, label=f"seed {seed}")
       panel.plot(*panels.series(lines, "eval/accuracy"), "o", color=color, markersize=4)
-    panel.axhline(1, color="#69707d", linewidth=0.8, linestyle=":")
-    panel.set(title=task, xlabel="step", ylim=(-0.02, 1.04))
+    panel.set(title=task.replace("_", " "), xlabel="step")
     panel.grid(alpha=0.25, linewidth=0.6)
     panel.spines[["top", "right"]].set_visible(False)
-    panel.legend(fontsize=8, frameon=False, loc="lower right")
-  axes[0].set_ylabel("solved")
+    panel.legend(fontsize=8, frameon=False, loc="best")
+  axes[0].set(ylabel="solved", ylim=(0, None))
   with storage.writing(out) as file:
     figure.savefig(file)
 
