@@ -94,7 +94,7 @@ def ask(
     return batch, {}
   share = hosts.together(functools.partial(completions, collector.generator, r))
   said = all_feedback(experiment, batch.examples, share, writer)
-  succeeded = totals(r.rewards, r.given) > setting.success
+  succeeded = r.given.any(axis=2) & (totals(r.rewards, r.given) > setting.success)
   asked: list[Example | None] = []
   groups = zip(batch.examples, whole_groups(share), succeeded, said, strict=True)
   for example, group, right, texts in groups:

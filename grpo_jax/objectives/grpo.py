@@ -85,23 +85,24 @@ def kl_return(rollouts: Rollouts, cfg: ConfigDict, mask: Array) -> Array:
 
   In the reward with k1 and gamma = 1 this is the gradient of the whole sequence's KL, which
   per-token losses miss. The baseline leaves the sample itself out, so that it changes only the
-  variance.
+  variance. Samples without a token on the mask are not counted, and get 0.
   """
   to_come = common.kl_to_come(rollouts, mask, cfg.kl_estimator, cfg.name)
-  samples = to_come.shape[1]
-  if samples == 1:
-    return to_come
-  return to_come - (jnp.sum(to_come, axis=1, keepdims=True) - to_come) / (samples - 1)
+  real = jnp.any(mask > 0, axis=2, keepdims=True)
+  others = jnp.maximum(jnp.sum(real, axis=1, keepdims=True) - real, 1)
+  return real * (to_come - (jnp.sum(to_come, axis=1, keepdims=True) - to_come) / others)
 
 
 def prepare(rollouts: Rollouts, cfg: ConfigDict, advantages: Array | None) -> TrainBatch:
   """Returns the batch with the given advantages: less the KL of the reward, unless they have it in
-  them, and 0 on the tokens that `top_entropy` leaves out.
+  them, and 0 on the tokens that `top_entropy` leaves out. A completion without a reward has no KL
+  in it either.
   """
   advantages = common.require(advantages, "advantages (the setting `advantage`)", cfg.name)
   mask = common.completion_mask(rollouts, cfg.mask_truncated)
   if cfg.beta and in_reward(cfg) and cfg.advantage not in WITH_KL:
-    advantages = advantages - cfg.beta * kl_return(rollouts, cfg, mask)
+    judged = jnp.any(common.scored(rollouts, cfg.name)[1], axis=2)[..., None]
+    advantages = advantages - cfg.beta * kl_return(rollouts, cfg, mask * judged)
   if cfg.get("top_entropy", 1.0) < 1.0:
     entropy = common.require(rollouts.old_entropy, "old_entropy", cfg.name)
     advantages = advantages * masked.largest(entropy, mask, cfg.top_entropy)

@@ -36,8 +36,9 @@ def prepare(rollouts: Rollouts, cfg: ConfigDict, advantages: Array | None) -> Tr
 
 
 def _correct(rollouts: Rollouts, cfg: ConfigDict) -> Array:
-  """Returns which completions are correct, [P, G] bool."""
-  return adv.totals(*common.scored(rollouts, cfg.name)) > cfg.threshold
+  """Returns which completions are correct, [P, G] bool; one without a reward is not."""
+  rewards, given = common.scored(rollouts, cfg.name)
+  return jnp.any(given, axis=2) & (adv.totals(rewards, given) > cfg.threshold)
 
 
 def loss(outputs: Outputs, batch: TrainBatch, cfg: ConfigDict) -> tuple[Array, Metrics]:

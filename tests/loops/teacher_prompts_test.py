@@ -73,7 +73,9 @@ def asked(monkeypatch, prompt, rewards, texts, **changes):
   group = [None if text is None else completion(text) for text in texts]
   monkeypatch.setattr(teacher_prompts, "completions", lambda *_: [group, [completion("")] * 3])
   lengths = np.array([[2, 2, 2], [0, 0, 0]])
-  given = (np.arange(4) == 1)[None, None] & (lengths > 0)[..., None]
+  judged = np.array([[reward is not None for reward in rewards], [False] * 3])
+  given = (np.arange(4) == 1)[None, None] & judged[..., None]
+  rewards = [reward or 0 for reward in rewards]
   outcome = np.where(given, np.array([rewards, [0] * 3], np.float32)[..., None], 0)
   tokens = np.zeros((2, 3, 4), np.int32)
   rollouts = ScoredRollouts(
@@ -117,6 +119,17 @@ def test_each_process_asks_for_feedback_on_its_own_completions_alone(monkeypatch
 def test_no_feedback_is_asked_for_a_prompt_without_it(monkeypatch):
   texts, _, warned = asked(monkeypatch, "{question} {solution}", [0, 0, 0], ["a", "raises", "c"])
   assert texts[:3] == ["what? worked out"] * 3 and not warned
+
+
+def test_a_completion_without_a_reward_is_no_success(monkeypatch):
+  texts, *_ = asked(
+    monkeypatch,
+    "{question} {success}",
+    [None, 0, 0],
+    ["a", "b", "c"],
+    **{"reference.success": -0.5},
+  )
+  assert texts[:3] == ["what? b", "what? c", "what? b"]
 
 
 def test_a_prompt_that_is_too_long_teaches_nothing(monkeypatch):

@@ -6,7 +6,7 @@ import numpy as np
 import objective_cases as cases
 import pytest
 
-from grpo_jax.objectives import grpo
+from grpo_jax.objectives import common, grpo
 from grpo_jax.objectives.base import Needs
 from objectives.coefficients_test import check, on_policy, prepared
 
@@ -60,6 +60,21 @@ def test_grpo_weighted_kl():
   w = jnp.exp(out.logprobs - r.old_logprobs)
   expected = w * batch.advantages - 0.1 * w * (out.logprobs - r.ref_logprobs)
   check(grpo, out, batch, cfg, expected)
+
+
+def test_a_completion_without_a_reward_has_no_kl_in_it_and_is_no_baseline():
+  r = cases.rollouts(P=1, G=3)
+  r = cases.replace(r, given=r.given.at[0, 1].set(False))
+  cfg = cases.settings(beta=0.5, kl_in_reward=True)
+  mask = common.completion_mask(r, False)
+  kl = np.asarray(common.kl_to_come(r, mask, cfg.kl_estimator, "grpo"))[0]
+  plain, found = (
+    np.asarray(cases.prepare(r, c).advantages)[0] for c in (cases.settings(beta=0.5), cfg)
+  )
+  np.testing.assert_allclose(
+    found, plain - 0.5 * mask[0] * np.stack([kl[0] - kl[2], 0 * kl[1], kl[2] - kl[0]])
+  )
+  assert np.abs(found - plain).max() > 0.01
 
 
 def test_the_entropy_bonus_is_added_to_what_is_maximised():

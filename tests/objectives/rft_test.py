@@ -21,6 +21,15 @@ def test_a_completion_at_the_threshold_is_not_correct():
   assert not rft.flat(r, cfg, None)[0] and rft.flat(lower, cfg, None)[0]
 
 
+def test_a_completion_without_a_reward_is_not_correct_whatever_the_threshold():
+  r = cases.rollouts(P=2, G=2)
+  given = jnp.zeros((2, 2, 6), bool).at[0, 0, 0].set(True)  # a group without any, too
+  r = cases.replace(r, rewards=jnp.zeros((2, 2, 6)), given=given)
+  cfg = cases.settings(rft, threshold=-0.5)
+  np.testing.assert_array_equal(cases.prepare(r, cfg).advantages[..., 0], [[1, 0], [0, 0]])
+  np.testing.assert_array_equal(rft.flat(r, cfg, None), [False, True])
+
+
 def test_rft():
   r = cases.rollouts()
   batch, cfg = prepared(rft, r)
