@@ -164,7 +164,7 @@ class Rewards:
     "((name, folder, weight), ...): reward models, folders or runs, that score the last token.")
   process_models: tuple = setting((), ROWS,
     "((name, folder, weight), ...): reward models that score the end of each step.")
-  on_error: float = setting(0.0, Number(-1e30, 1e30),
+  on_error: float = setting(0.0, Number(-1e12, 1e12),
     "Score where a reward raised, returned NaN or was too late, which is counted and logged.")
   # a timer would round 1e-9 to none
   deadline: float = setting(10.0, Number(1e-3, 86400, also=(0,)),

@@ -25,7 +25,7 @@ GROUP_PARAMETER = "completions"
 Outcome = tuple[Values, str]  # the values that a completion got, and an error message or ""
 Result = TypeVar("Result")
 
-LARGEST = 1e30  # largest size of a reward, so that weighted sums stay finite in float32
+LARGEST = 1e12  # largest size of a reward: with its weight, its square stays finite in float32
 LATE_AT_FIRST = 5  # a reward that is late in this many calls, the first of a batch, ends the run
 
 

@@ -153,7 +153,7 @@ def test_a_state_is_a_copy():
     (np.array(1.5), 1.5),
     (fractions.Fraction(1, 2), 0.5),
     (decimal.Decimal("0.5"), 0.5),
-    (1e30, 1e30),
+    (1e12, 1e12),
   ],
 )
 def test_rewards_are_floats(reward, want):
@@ -173,8 +173,8 @@ def test_a_reward_that_is_no_number(reward):
 
 @pytest.mark.parametrize(
   "reward",
-  [float("nan"), float("inf"), -float("inf"), np.float32("nan"), np.float64("inf"), 1.1e30, -1e300]
-  + [10**31, 10**400, decimal.Decimal("nan"), decimal.Decimal("1e40")],
+  [float("nan"), float("inf"), -float("inf"), np.float32("nan"), np.float64("inf"), 1.1e12, -1e300]
+  + [10**13, 10**400, decimal.Decimal("nan"), decimal.Decimal("1e40")],
   ids=lambda x: f"{x!r:.20}",
 )
 def test_a_reward_that_is_not_finite(reward):

@@ -5,8 +5,10 @@ import numpy as np
 import pytest
 
 from grpo_jax.errors import SettingError
+from grpo_jax.objectives.shared_settings import LARGEST_WEIGHT
 from grpo_jax.ops import advantages as adv
 from grpo_jax.ops import masked
+from grpo_jax.rewards import attempts
 
 
 def outcome(scores, lengths, L=4):
@@ -23,6 +25,15 @@ def test_outcome_supervision_gives_every_token_the_normalised_reward():
   expected = (r - r.mean()) / (r.std(ddof=1) + 1e-4)
   mask = masked.length_mask(jnp.array([[1, 2, 3, 4]]), 4)
   np.testing.assert_allclose(a, expected[None, :, None] * mask, rtol=1e-5)
+
+
+@pytest.mark.parametrize("scale, deviation", [("group", 2 / 3), ("batch", 128 / 255)])
+def test_the_largest_rewards_with_the_largest_weight_are_still_told_apart(scale, deviation):
+  largest = attempts.LARGEST * LARGEST_WEIGHT
+  scores = [[largest, 0, 0, -largest]] * 64
+  a = adv.group_relative(*outcome(scores, [[1, 1, 1, 1]] * 64), scale=scale)
+  want = np.array([1, 0, 0, -1]) / np.sqrt(deviation)
+  np.testing.assert_allclose(a[:, :, 0], [want] * 64, rtol=1e-5)
 
 
 def test_process_supervision_sums_the_steps_still_to_come():
