@@ -7,9 +7,10 @@ The names of the fields are settings of `data.jsonl`. An answer in GSM8K's form 
 Multiple choice: if `data.jsonl.choices` names a field, it holds the list of options. They are shown
 after the question, each on its own line with a letter ("A) 12"), and the example's answer is the
 letter of the right one. The file may give the answer as a letter, as an index from 0 or as the
-option's text.
+option's text. A line whose answer may mean two options is refused.
 """
 
+import decimal
 import io
 import json
 import math
@@ -79,7 +80,12 @@ def multiple_choice(record: Record, where: str, names: ConfigDict) -> Example:
   """
   plain, options = example(record, where, names), _options(record, names.choices, where)
   answer = record[names.answer]
-  indices = _option_indices(answer if isinstance(answer, int) else plain.answer, options)
+  if isinstance(answer, int):
+    # beside options that are numbers, it may be one of them
+    listed = [i for i, x in enumerate(record[names.choices]) if x == answer and type(x) is int]
+    indices = sorted({*listed, *([answer] if 0 <= answer < len(options) else [])})
+  else:
+    indices = _option_indices(plain.answer, options)
   if len(indices) != 1:
     letters = " or ".join(LETTERS[i] for i in indices)
     state = f"may mean {letters}" if indices else "is none of the options"
@@ -176,10 +182,8 @@ def _options(record: Record, name: str, where: str) -> list[str]:
   return [_text(option, name, where).strip() for option in options]
 
 
-def _option_indices(answer: int | str, options: list[str]) -> list[int]:
+def _option_indices(answer: str, options: list[str]) -> list[int]:
   """Returns the options that an answer can mean, by its index, its letter or its text."""
-  if isinstance(answer, int):
-    return [answer] if 0 <= answer < len(options) else []
   option_letter = letter(answer)
   return [
     i
@@ -199,7 +203,7 @@ def _field(record: Record, name: str, where: str, setting: str) -> Any:
 def _text(value: object, name: str, where: str) -> str:
   """Returns a value of the field `name` as text that is not empty."""
   if isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value):
-    value = str(value)
+    value = f"{decimal.Decimal(repr(value)):f}"  # 0.00001, not 1e-05
   if not isinstance(value, str) or not value.strip():
     raise DataError(
       f'{where}: field "{name}" should be text that is not empty, and is {json.dumps(value)[:80]}'

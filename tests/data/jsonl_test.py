@@ -78,7 +78,8 @@ def test_multiple_choice(tmp_path):
     ("2", ("Oslo", "Bern", "Rome"), "C"),
     (" Bern ", ("Oslo", "Bern", "Rome"), "B"),
     ("Bern", ("Bern, or so", "Berne", " Bern"), "C"),
-    (1, (0, 4, 2, 6), "B"),  # a number is an index, whatever the options are
+    (1, (0, 4, 2, 6), "B"),  # a number is an index, unless an option is that number
+    (2, (0, 4, 2, 6), "C"),
     (2, ("1", "2", "0"), "C"),
     ("6", (0, 4, 2, 6), "D"),  # no index
     ("2.5", (1.5, 2.5), "B"),
@@ -106,6 +107,7 @@ def test_the_answer_is_a_letter_an_index_or_a_text(tmp_path, answer, options, le
     (-1, ("Oslo", "Bern"), "none of the options"),
     ("A", ("B", "A"), "'A', which may mean A or B"),
     ("1", ("1", "2"), "may mean A or B"),
+    (3, (1, 3, 5, 7), "'3', which may mean B or D"),
     ("same", ("same", "same", "other"), "may mean A or B"),
     (True, ("Oslo", "Bern"), 'field "answer" should be text'),
     (None, ("Oslo", "Bern"), 'field "answer" should be text'),
@@ -126,6 +128,15 @@ def test_options_that_are_missing(tmp_path):
   file = _write(tmp_path / "a.jsonl", {"question": "a", "answer": "B"})
   with pytest.raises(DataError, match='line 1: no field "options"; the line has answer, question'):
     jsonl.source("train", file, _cfg(choices="options"))
+
+
+@pytest.mark.parametrize(
+  "value, text", [(0.00001, "0.00001"), (1e16, "10000000000000000"), (2.5, "2.5")]
+)
+def test_numbers_are_written_out(tmp_path, value, text):
+  file = _write(tmp_path / "a.jsonl", {"question": "a", "answer": value})
+  (found,) = jsonl.source("train", file, _cfg())
+  assert found.answer == text
 
 
 def test_unicode_stays_on_its_line(tmp_path):
