@@ -137,6 +137,8 @@ def make_config(
   if EMBEDDING not in shapes:
     raise SettingError(f"{where}: has no tensor {EMBEDDING}; a whole model would work")
   config = {theirs: values[ours] for ours, theirs in _KEYS.items() if ours in values}
+  if config.get("sliding_window") == 0:  # of Phi-4, which has none
+    del config["sliding_window"]
   model_folder.check(where, "its metadata", config, limits.CONFIG)
   config.setdefault("head_dim", values.get("rope.dimension_count"))
   if config["head_dim"] is None:

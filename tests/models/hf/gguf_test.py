@@ -6,6 +6,7 @@ import pytest
 from grpo_jax.errors import SettingError
 from grpo_jax.models import layers
 from grpo_jax.models.hf import gguf as names
+from grpo_jax.models.hf.config import parse_config
 
 
 def test_llama_3s_scaling_is_recovered_from_its_factors():
@@ -28,3 +29,14 @@ def test_llama_3s_scaling_is_recovered_from_its_factors():
   assert names.make_config("F", metadata, shapes, np.ones(32))["rope_scaling"] is None
   with pytest.raises(SettingError, match="F: the scaling of rotary positions .* is not Llama 3's"):
     names.make_config("F", metadata, shapes, factors**2)
+
+
+def test_a_window_of_0_is_none():
+  sizes = {"context_length": 16384, "embedding_length": 128, "block_count": 1}
+  sizes |= {"feed_forward_length": 8, "attention.head_count": 2, "rope.dimension_count": 64}
+  sizes |= {"attention.layer_norm_rms_epsilon": 1e-5, "attention.sliding_window": 0}
+  metadata = {f"phi3.{key}": value for key, value in sizes.items()}
+  found = names.make_config(
+    "F", metadata | {"general.architecture": "phi3"}, {names.EMBEDDING: (10, 128)}
+  )
+  assert not parse_config("F", found).attention[0].window
