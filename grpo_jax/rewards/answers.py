@@ -88,7 +88,9 @@ _FRAC = re.compile(r"\\frac\s*(?:\{([^{}]*)\}|([0-9A-Za-z]))\s*(?:\{([^{}]*)\}|(
 _SQRT = re.compile(r"\\sqrt\s*([0-9A-Za-z])")
 _ONE = re.compile(r"([\^_])\s*\{\s*([0-9A-Za-z])\s*\}")
 _THOUSANDS = re.compile(r"(?<![0-9.])[0-9]{1,3}(?:,[0-9]{3})+(?![0-9])")
-_ONE_NUMBER = re.compile(r"[-+$\\ ]*[0-9]{1,3}(?:,[0-9]{3})+(?![0-9])[^,;]*")
+_ONE_NUMBER = re.compile(
+  r"[^0-9,;()\[\]{}_^]*(?:[0-9.]+\s*/\s*)?[0-9]{1,3}(?:,[0-9]{3})+(?![0-9])[^,;]*"
+)
 
 _AMOUNT = r"(?P<amount>-?[0-9][0-9.,/]*|-?[0-9]*\s?\\frac\{[^{}]*\}\{[^{}]*\}|.*[0-9A-Za-z)}])"
 _TEXT_UNIT = re.compile(
@@ -126,14 +128,8 @@ _UNITS = {
   **dict.fromkeys(("dollar", "usd"), "$"),
   **dict.fromkeys(("degree", "deg"), "\u00b0"),
   **dict.fromkeys(("percent", "percentage"), "%"),
-  "minute": "min",
-  "gram": "g",
-  "kilogram": "kg",
-  "mile": "mi",
-  "yard": "yd",
-  "pound": "lb",
-  "liter": "l",
-  "cent": "\u00a2",
+  **{"minute": "min", "gram": "g", "kilogram": "kg", "mile": "mi", "yard": "yd"},
+  **{"pound": "lb", "liter": "l", "cent": "\u00a2"},
 }
 
 
@@ -241,10 +237,11 @@ def _closed(text: str) -> bool:
 
 def _leaf(text: str) -> Leaf | None:
   """Returns an answer without entries, separated from its name and unit."""
-  name = ""
+  name, unit, language = "", "", False
   if match := _NAME.fullmatch(text):
     name, text = re.sub(r"\s", "", match[1]), match[2].strip()
-  unit = ""
+  if match := _TEXT.fullmatch(text):
+    text, language = match[1].strip(), True
   if text.startswith(("\\$", "$", "-\\$", "-$")):
     unit, text = "$", re.sub(r"\\?\$", "", text, count=1).strip()
   text = text.rstrip("$").strip()
@@ -256,11 +253,13 @@ def _leaf(text: str) -> Leaf | None:
       unit = _unit(word + (parts.get("power") or ""))
       text = match["amount"].strip()
       break
-  language = bool(_TEXT.search(text))
+  language = language or bool(_TEXT.search(text))
   text = _TEXT.sub(r" \1 ", text).strip()
   language = language or bool(re.search(r"(?<![\\A-Za-z])[A-Za-z]{4,}", text))
   words = language and bool(_WORDS.fullmatch(text))
-  text = re.sub(r"\s+", " ", text).lower().rstrip(".") if words else _without_spaces(text)
+  if words and len(text) > 1:  # of a single letter the case matters
+    text = text.lower()
+  text = re.sub(r"\s+", " ", text).rstrip(".") if words else _without_spaces(text)
   if re.fullmatch(r"\([a-zA-Z]\)", text):
     text = text[1]
   return Leaf(text, None if words else exact(text), unit, name, language) if text else None
@@ -325,9 +324,10 @@ def equal(expected: Answer, answer: Answer, same: Callable[[str, str], bool]) ->
     percent = 0 if both else (expected.unit == "%") - (answer.unit == "%")
     shifted = {1: answer.value * 100, 0: answer.value, -1: answer.value / 100}[percent]
     return expected.value in (answer.value, shifted)
-  if expected.text == answer.text or (expected.words and expected.text == answer.text.lower()):
+  same_letters = expected.text.lower() == answer.text.lower()
+  if expected.text == answer.text or (expected.words and same_letters):
     return True
-  if answer.words and answer.text == expected.text.lower() and len(answer.text) > 1:
+  if answer.words and same_letters and len(answer.text) > 1:
     return True
   texts = (expected.text, answer.text)
   if expected.words or answer.words or not all(map(_comparable, texts)):
@@ -345,6 +345,6 @@ def key(answer: Answer) -> Hashable:
   if isinstance(answer, Group):
     entries = [key(entry) for entry in answer.entries]
     return answer.kind, tuple(sorted(entries, key=repr) if answer.kind in _UNORDERED else entries)
-  if answer.words:
+  if answer.words and len(answer.text) > 1:
     return answer.text.lower()
   return answer.text if answer.value is None else answer.value

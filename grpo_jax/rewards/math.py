@@ -18,7 +18,7 @@ _NUMBER = re.compile(
   (?P<sign>{_SIGN})? [ ]? {_CURRENCY}? [ ]? (?P<inner>{_SIGN})?
   (?P<whole>[0-9]{{1,3}}(?:,[0-9]{{3}})+|[0-9]+)?
   (?P<decimals>\.[0-9]*)?
-  [ ]? (?:{_CURRENCY}|%)?
+  [ ]? (?:{_CURRENCY}|%)? (?:(?<=[0-9$%\u20ac\u00a3\u00a5])\.)?
   """,
   re.VERBOSE,
 )

@@ -14,7 +14,7 @@ _TAIL = r"(?=[.,;:!]?(?:\s|$)|[)}*\\$])"  # what may follow a letter
 # A letter in brackets or bold, or a capital alone; A and I are also words if a word follows.
 _LETTER = (
   r"(?:\*{1,2}|\$|\\\(|\\(?:text|mathrm|textbf|mathbf|boxed)\{)*\s*(?:\(([A-Za-z])\)|\[([A-Za-z])\]|"
-  rf"([B-HJ-Z]){_TAIL}|([AI])(?=[.,;:!)*}}\\$]|\s*$|\s*\n|\s+(?:because|since|as|and|or)\b))"
+  rf"([B-HJ-Z]){_TAIL}|([AI])(?=[.,;:!)*}}\\$]|\s*$|\s*\n|\s+(?:[(=\u2013-]|(?:because|since|as|and|or)\b)))"
 )
 _STATED = re.compile(
   rf"(?:\b(?i:(?:answer|choice|option)(?:\s+is)?\s*:?)(?:\*{{1,2}})?\s*:?\s*(?i:option\s+)?{_LETTER})"

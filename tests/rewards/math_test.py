@@ -17,6 +17,10 @@ from grpo_jax.types import STOPPED, TRUNCATED
     ("72.0", 72),
     ("72.", 72),
     ("72.50", Fraction(145, 2)),
+    ("12.5.", Fraction(25, 2)),
+    ("$18.50.", Fraction(37, 2)),
+    ("50%.", 50),
+    ("5 \u20ac.", 5),
     (".5", Fraction(1, 2)),
     ("0.10", Fraction(1, 10)),
     ("-5", -5),
@@ -57,7 +61,7 @@ def test_number(text, value):
     "1e3",
     "\u0663",
   ]
-  + ["0x1f", "nan", "inf", "1_000", "5\n6", "9" * 65, "2+2", "1.2.3"],
+  + ["0x1f", "nan", "inf", "1_000", "5\n6", "9" * 65, "2+2", "1.2.3", "72..", "5 .", "$."],
 )
 def test_not_a_number(text):
   assert math.number(text) is None

@@ -151,6 +151,9 @@ def test_a_and_i_are_words_too():
       (f"The answer is {letter}.", 1),
       (f"The answer is {letter} cat", 0),
       (f"Answer: ({letter})", 1),
+      (f"Answer: {letter} (the sky)", 1),
+      (f"The answer is {letter} - the sky", 1),
+      (f"Answer: {letter} = 12", 1),
     ):
       assert option.option_correct(example(letter), completion(text)) == reward, text
 
