@@ -63,7 +63,8 @@ def train(experiment: Experiment, workdir: str) -> None:
   with Run(experiment, workdir, model, batches, {"policy": policy}, evaluator) as run:
     if kept:
       draw = functools.partial(draw_samples, experiment, model, run.writer, run.stopping)
-      kept.rollouts = kept_samples(experiment, run, draw, template())
+      like = template(bool(experiment.environment.name))
+      kept.rollouts = kept_samples(experiment, run, draw, like)
       if kept.rollouts is None:  # a signal ended the drawing
         return
     learn_in_order(experiment, run, policy, batches)
@@ -195,6 +196,8 @@ def read_samples(
   leaves, structure = jax.tree.flatten(like)
   try:
     with storage.reading(path) as file, np.load(file) as stored:
+      if len(stored) != len(leaves):
+        return None, f"it holds {len(stored)} arrays, and those of this run are {len(leaves)}"
       arrays = [stored[f"arr_{i}"] for i in range(len(leaves))]
     samples = jax.tree.unflatten(structure, arrays)
     if known not in (None, fingerprint(samples)):
@@ -223,12 +226,16 @@ def fingerprint(samples: HostScored | Steps) -> str:
   return f"{crc:08x}"
 
 
-def template() -> HostScored:
-  """Returns the structure of kept samples: scored, without the learner's own log-probs."""
+def template(episodes: bool = False) -> HostScored:
+  """Returns the structure of kept samples: scored, without the learner's own log-probs.
+
+  Those of episodes say which tokens the environment wrote.
+  """
   zero = np.zeros(())
   return ScoredRollouts(
-    Prompts(zero, zero), zero, zero, zero, zero, zero, rewards=zero, given=zero, components=zero
-  )
+    Prompts(zero, zero), zero, zero, zero, zero, zero, rewards=zero, given=zero, components=zero,
+    sampled=zero if episodes else None,
+  )  # fmt: skip
 
 
 def draw_samples(

@@ -9,7 +9,9 @@ import resume_test
 import tiny_runs
 from tiny_episodes import EPISODES
 
-from grpo_jax.loops import online
+from grpo_jax.io import storage
+from grpo_jax.loops import offline, online
+from grpo_jax.setup import defaults
 from grpo_jax.setup.resolve import resolve
 
 
@@ -60,3 +62,22 @@ def test_a_run_that_is_killed_within_an_episode_ends_as_if_it_had_not_been(tmp_p
   runs.struck("killed", phase, count, seconds=0.05)
   runs.finish("killed")
   runs.assert_as_if_not_struck("killed", runs.numbers("whole"))
+
+
+def test_samples_of_episodes_are_kept_with_what_the_environment_wrote(tmp_path, monkeypatch):
+  changes = {"loop": "offline", "offline.data": "samples", "offline.prompts": 8, "steps": 1}
+  changes |= {"eval.problems": 0, "learner.schedule": "constant", "sampler.tries": 1}
+  config = tiny_runs.config(EPISODES | changes)
+  config.objective = defaults.objective("rft", config)
+  offline.train(resolve(config), str(tmp_path))
+  path = storage.place(str(tmp_path / "samples.npz"))
+  kept, error = offline.read_samples(path, None, offline.template(episodes=True))
+  assert not error
+  inside = np.arange(kept.tokens.shape[2]) < kept.lengths[..., None]
+  assert 0 < (inside & ~kept.sampled).sum() < inside.sum()
+  monkeypatch.setattr(offline, "draw_samples", lambda *_: pytest.fail("drawn again"))
+  config.steps = 2
+  offline.train(resolve(config), str(tmp_path))
+  assert not list(tmp_path.glob("*.damaged"))
+  without, error = offline.read_samples(path, None, offline.template())
+  assert without is None and error == "it holds 11 arrays, and those of this run are 10"
