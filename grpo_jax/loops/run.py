@@ -212,7 +212,7 @@ class Run:
       self.extra["before"] = self.evaluate(0, samples=True)
       self.extra["tested"] = self.evaluator.tested()
       self.save(0, wait=True)  # from here on, a run that has done a step has a checkpoint
-    elif self.extra.pop("evaluation_due", False):
+    elif self.extra.pop("evaluation_due", False) and self.first < self.experiment.steps:
       self._evaluate_after(self.first)
     for step in range(self.first, self.experiment.steps):
       if self.stopped:
@@ -253,9 +253,7 @@ class Run:
       self.writer.say(
         f"{signal_name}: saved after step {done} of {experiment.steps}; {signals.how_to_resume()}"
       )
-    elif (
-      done % experiment.checkpoint.every == 0 and done < experiment.steps
-    ):  # `finish` saves the last
+    elif done % experiment.checkpoint.every == 0 and done < experiment.steps:  # not the last
       self.save(done)
 
   def _evaluate_after(self, done: int) -> None:
@@ -312,10 +310,12 @@ class Run:
     if self.stopped:
       return
     deadline.go_back(self.working_directory, "code of this run")
-    experiment = self.experiment
-    comparable = self.extra.get("tested") == self.evaluator.tested()
-    before = self.extra["before"] if comparable else {}
+    experiment, every = self.experiment, self.experiment.eval.every
+    before = self.extra["before"] if self.extra.get("tested") == self.evaluator.tested() else {}
+    # of this save alone: a run that is made longer evaluates here again
+    self.extra["evaluation_due"] = bool(every) and experiment.steps % every == 0
     self.save(experiment.steps, wait=True)
+    del self.extra["evaluation_due"]
     after = self.evaluate(experiment.steps, samples=True)
     if experiment.checkpoint.export:
       self.export()

@@ -184,6 +184,24 @@ def test_fewer_steps_than_were_done_are_refused(config, model, tmp_path):
   assert sorted(p.name for p in (tmp_path / "checkpoints").iterdir()) == left
 
 
+def test_a_run_that_is_made_longer_evaluates_where_it_had_ended(config, model, tmp_path):
+  """Its last line is after the last checkpoint, and is cut when the run goes on."""
+  evaluated = []
+
+  def evaluate(self, step, samples=False):
+    evaluated.append(step)
+    return {}
+
+  found = config.copy_and_resolve_references()
+  found.learner.schedule, found.eval.every = "constant", 2
+  with pytest.MonkeyPatch.context() as patch:
+    patch.setattr(Run, "evaluate", evaluate)
+    for found.steps, want in ((4, [0, 2, 4]), (4, [4]), (5, [4, 5]), (7, [6, 7])):
+      loop(found, model, tmp_path, {"policy": Fake(0.0)})
+      assert evaluated == want
+      evaluated.clear()
+
+
 def test_an_evaluation_that_was_not_made_before_is_not_compared(config, model, tmp_path):
   loop(config, model, tmp_path, {"policy": Fake(0.0)}, stop_after=3)
   found = config.copy_and_resolve_references()
