@@ -31,13 +31,15 @@ def reward_metrics(
     flat: which groups of each batch are flat, [P] bool.
     names: of the reward components, N.
   """
-  # [P, G] each, completions that were given a reward
+  # [P, G] each, completions that were given a reward that counts
   real = [batch.rollouts.given.any(axis=2) for batch in batches]
   total = np.concatenate(
     [totals(b.rollouts.rewards, b.rollouts.given)[r] for b, r in zip(batches, real)]
   )
-  # [completions, N]
-  components = np.concatenate([batch.rollouts.components[r] for batch, r in zip(batches, real)])
+  # [completions, N], of those with a reward of weight 0 alone, too
+  components = np.concatenate(
+    [batch.rollouts.components[batch.rollouts.lengths > 0] for batch in batches]
+  )
   is_flat = np.concatenate(
     [mask[batch.rollouts.prompts.lengths > 0] for batch, mask in zip(batches, flat)]
   )
@@ -49,14 +51,17 @@ def reward_metrics(
   }
   if tokens:  # both log-probs are 0 where there is no token
     metrics["cut_off_nats"] = sum(batch.cut_off for batch in batches) / tokens
+  for n, name in enumerate(names if len(components) else ()):
+    given = components[:, n][~np.isnan(components[:, n])]  # a reward that returned None gave none
+    metrics[f"reward/{name}"] = given.mean() if given.size else float("nan")
   if not total.size:
     return metrics
   steps = np.concatenate([batch.rollouts.given.sum(axis=2)[r] for batch, r in zip(batches, real)])
-  metrics |= {"reward/mean": total.mean(), "reward/std": total.std(), "rewards_given": steps.mean()}
-  for n, name in enumerate(names):
-    given = components[:, n][~np.isnan(components[:, n])]  # a reward that returned None gave none
-    metrics[f"reward/{name}"] = given.mean() if given.size else float("nan")
-  return metrics
+  return metrics | {
+    "reward/mean": total.mean(),
+    "reward/std": total.std(),
+    "rewards_given": steps.mean(),
+  }
 
 
 def agreement_metrics(

@@ -84,6 +84,18 @@ def test_a_reward_that_gave_none_is_left_out_of_its_own_mean_alone():
   assert np.isnan(sample_metrics.reward_metrics([nothing], [FLAT], NAMES)["reward/rule"])
 
 
+def test_a_reward_of_weight_0_has_a_mean_of_all_completions():
+  """Nothing is `given` where it alone judges: of one completion, or of all."""
+  given = np.arange(L) == np.array(LENGTHS)[..., None] - 1
+  some = sample_metrics.reward_metrics(
+    [batch(given=given & ~np.eye(P, G, dtype=bool)[..., None])], [FLAT], NAMES
+  )
+  assert some["reward/rule"] == pytest.approx(3 / 6)
+  assert some["reward/mean"] == pytest.approx(np.mean([2.0, 2.0, 4.0, 3.0]))
+  none = sample_metrics.reward_metrics([batch(given=given & False)], [FLAT], NAMES)
+  assert none["reward/rule"] == pytest.approx(3 / 6) and "reward/mean" not in none
+
+
 def test_rewards_of_steps_are_counted_and_added_up():
   lengths = np.array(LENGTHS, np.int32)
   given = np.arange(L) < lengths[..., None]  # on each token
