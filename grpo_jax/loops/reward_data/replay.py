@@ -83,11 +83,13 @@ def lessons(
     new: `[N, 2, ...]`.
     past: the same of earlier iterations, None if there are none.
     batch: B, pairs in a batch.
-    share: of past pairs in a batch, from 0 to below 1; above 0 there is at least one.
+    share: of past pairs in a batch, from 0 to below 1; above 0 there is at least one, and always
+      room for a new one.
     epochs: passes over the new pairs.
     seed: of the order.
   """
-  rng, wanted = np.random.default_rng(seed), max(round(share * batch), share > 0)
+  rng = np.random.default_rng(seed)
+  wanted = min(max(round(share * batch), share > 0), batch - 1)
   nothing = jax.tree.map(lambda x: np.zeros((1, *x.shape[1:]), x.dtype), new)
   pool = joined([new, nothing] if past is None else [new, past, nothing])  # the last one is empty
   left = len(new.lengths) + rng.permutation(len(pool.lengths) - 1 - len(new.lengths))

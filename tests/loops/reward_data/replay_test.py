@@ -45,6 +45,12 @@ def test_a_small_share_of_a_small_batch_is_one():
   assert [(each.new, each.replayed) for each in found] == [(3, 1)]
 
 
+@pytest.mark.parametrize("batch, share", [(2, 0.8), (8, 0.95)])
+def test_a_batch_has_room_for_a_new_pair(batch, share):
+  found = lessons(pairs(100, 3), pairs(0, 30), batch=batch, share=share, epochs=1, seed=0)
+  assert [(each.new, each.replayed) for each in found] == [(1, batch - 1)] * 3
+
+
 def test_without_a_past_and_without_new_pairs():
   assert [
     (each.new, each.replayed)
