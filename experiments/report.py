@@ -32,7 +32,8 @@ def main(argv: list[str]) -> None:
     out = flags.FLAGS.out or str(storage.place(folders[0]) / name)
     storage.check("--out", out)
     while True:
-      finished = all((storage.place(folder) / "result.json").exists() for folder in folders)
+      ends = [run_page.end_of(storage.place(folder)) for folder in folders]
+      finished = None not in ends
       path = run_page.write(folders, out, 0 if finished else every)
       print(path, flush=True)
       if finished or not every:

@@ -29,7 +29,7 @@ class Mirror:
 
     Args:
       folder: the run's folder.
-      names: names of files directly in it.
+      names: paths of files in it.
       seconds: the interval between two copies.
       check: called before each copy; it raises if nothing may be copied any more.
 
@@ -45,12 +45,14 @@ class Mirror:
     self._resources = contextlib.ExitStack()
     if not self.is_away:
       return
-    self.folder = pathlib.Path(
-      self._resources.enter_context(tempfile.TemporaryDirectory(prefix="grpo_jax_"))
-    )
+    temporary = self._resources.enter_context(tempfile.TemporaryDirectory(prefix="grpo_jax_"))
+    self.folder = pathlib.Path(temporary) / self.target.name  # trackers call a run so
     self._thread = self._resources.enter_context(concurrent.futures.ThreadPoolExecutor(1))
-    existing = [file for name in names if (file := self.target / name).is_file()]
-    storage.download(existing, self.folder)
+    self.folder.mkdir()
+    for name in names:
+      (self.folder / name).parent.mkdir(parents=True, exist_ok=True)
+      if (file := self.target / name).is_file():
+        storage.download([file], (self.folder / name).parent)
 
   def __enter__(self) -> "Mirror":
     return self

@@ -22,6 +22,8 @@ POINTS = 2000  # lines of a run that are drawn; of a longer one, means of neighb
 SAMPLES = 30_000_000  # characters of samples in a page, of the last steps
 DIGITS = 6  # of a number
 NAME = "report.html"
+# Metrics of this section that are no seconds, or are in those of other phases.
+NO_PHASES = ("time/score_share", "time/first_step", "time/compile")
 FOLDER = pathlib.Path(__file__).parent
 GLOSSARY = FOLDER.parents[1] / "docs" / "metrics.md"
 
@@ -53,17 +55,26 @@ def read(folder: storage.Path) -> Json:
   """Returns what the page shows of a run; its samples are a page of their own, or ""."""
   where = f"DIR={folder}"
   config = model_folder.read_json(where, folder, "config.json") or {}
-  result = model_folder.read_json(where, folder, "result.json")
   samples = jsonl.read(folder / "samples.jsonl", inspector.ROWS)
   title, told = storage.title(folder), folder / writer.WARNINGS
   return {
     "name": title,
-    "result": result,
+    "result": end_of(folder),
     "config": flat(config),
     "warnings": told.read_bytes().decode(errors="replace").splitlines() if told.exists() else [],
     "samples": inspector.page(last_of(samples), title) if samples else "",
     **curves(jsonl.metrics(folder / "metrics.jsonl")),
   }
+
+
+def end_of(folder: storage.Path) -> Json | None:
+  """Returns result.json; None if the run has not ended, or goes on to more steps since."""
+  where = f"DIR={folder}"
+  result = model_folder.read_json(where, folder, "result.json")
+  config = model_folder.read_json(where, folder, "config.json") or {}
+  done, steps = (result or {}).get("steps"), config.get("steps")
+  goes_on = isinstance(done, int) and isinstance(steps, int) and done < steps
+  return None if goes_on else result
 
 
 def last_of(samples: list[Json]) -> list[Json]:
@@ -102,9 +113,11 @@ def curves(lines: list[jsonl.Metrics]) -> Json:
   `step`, `tokens` (sampled so far, in millions) and `hours` (of all phases so far) have an entry
   for each line. `metrics` has, for each name, the numbers of lines and the values there.
   """
-  tokens, hours, over = 0.0, 0.0, []
+  tokens, hours, before, over = 0.0, 0.0, 0.0, []
   for line in lines:
-    tokens += line.get("tokens") or 0.0
+    if "tokens" in line:  # of its step, as in those since the line before
+      tokens += (line["tokens"] or 0.0) * ((line["step"] or 0.0) - before)
+      before = line["step"] or 0.0
     hours += sum(line[name] or 0.0 for name in line if is_phase(name)) / 3600
     over.append((line["step"], tokens / 1e6, hours))
   size = max(1, math.ceil(len(lines) / POINTS))
@@ -129,7 +142,7 @@ def curves(lines: list[jsonl.Metrics]) -> Json:
 
 def is_phase(name: str) -> bool:
   """Returns whether a metric is the seconds of a phase, which add up to the time of the run."""
-  return name.startswith("time/") and name not in ("time/score_share", "time/first_step")
+  return name.startswith("time/") and name not in NO_PHASES
 
 
 def rounded(value: float) -> float:

@@ -21,7 +21,7 @@ import rich.console
 import rich.text
 
 from grpo_jax.config import settings
-from grpo_jax.io import bucket_logs, storage
+from grpo_jax.io import bucket_logs, storage, tracker_run
 from grpo_jax.run import console as terminal
 from grpo_jax.run import logs
 
@@ -103,7 +103,7 @@ class Writer:
     self.workdir = storage.place(workdir)
     self.log, self.steps, self.first_step = log, steps, first_step
     self.active = jax.process_index() == 0
-    # of each phase since the last `step`; those of "compile" count in other phases, too
+    # of each phase since the last line of a step; those of "compile" count in other phases, too
     self.seconds: dict[str, float] = {}
     self._shown: dict[str, float | None] = {}
     self._evaluated = 0  # the step of the last evaluation
@@ -116,10 +116,10 @@ class Writer:
     self._around = ""  # the progress of work that consists of several phases
     self._open = contextlib.ExitStack()
     with storage.run_errors(self.workdir):
-      names = (*LOGS, *map(logs.sums_name, LOGS), WARNINGS) if self.active else ()
-      self._mirror = self._open.enter_context(
-        bucket_logs.Mirror(workdir, names, log.bucket_seconds, check_lock)
-      )
+      names = (*LOGS, *map(logs.sums_name, LOGS), WARNINGS, *map(tracker_run.place, outputs))
+      names = names if self.active else ()
+      mirror = bucket_logs.Mirror(workdir, names, log.bucket_seconds, check_lock)
+      self._mirror = self._open.enter_context(mirror)
     # on the disk: the run's folder, or one that is copied to its bucket
     self.folder = self._mirror.folder
     if self.active:
@@ -223,12 +223,12 @@ class Writer:
 
     Values are fetched from the device only if a line is written.
     """
-    metrics = {**{f"time/{name}": seconds for name, seconds in self.seconds.items()}, **metrics}
-    self.seconds = {}
     self._ends.append(time.perf_counter())
     last = step + 1 == self.steps
-    if self.active and (step % self.log.every == 0 or last):
-      self._write(step + 1, metrics)
+    if step % self.log.every == 0 or last:
+      seconds, self.seconds = self.seconds, {}
+      if self.active:
+        self._write(step + 1, {**{f"time/{name}": s for name, s in seconds.items()}, **metrics})
     if self.active and self._bar is None:
       if step == self.first_step or last or self._ends[-1] - self._last_line >= PLAIN_SECONDS:
         self.say(f"step {step + 1}/{self.steps}  {self._line()}  {self._left(step)} left")

@@ -19,8 +19,12 @@ def folder(request, tmp_path):
 def test_a_mirror_adds_to_what_is_there(folder):
   folder.mkdir(parents=True, exist_ok=True)
   storage.write(folder / "log", b"one\n")
-  with bucket_logs.Mirror(folder, ("log", "other"), seconds=0) as copied:
+  (folder / "tracker").mkdir(parents=True, exist_ok=True)
+  storage.write(folder / "tracker" / "run_id", b"7")
+  with bucket_logs.Mirror(folder, ("log", "other", "tracker/run_id"), seconds=0) as copied:
     assert copied.is_away == storage.in_bucket(folder)
+    assert copied.folder.name == folder.name
+    assert (copied.folder / "tracker/run_id").read_bytes() == b"7"
     with open(copied.folder / "log", "a") as f:
       f.write("two\n")
       f.flush()

@@ -5,6 +5,7 @@ import json
 import browser
 import pytest
 
+from grpo_jax.io import storage
 from grpo_jax.reports import run_page
 from reports.inspector_page_test import GROUP, HOSTILE
 
@@ -41,6 +42,30 @@ def test_metrics_are_columns_over_steps_tokens_and_hours():
   assert found["metrics"]["reward/mean"] == ([1, 2], [0.5, 0.7])
   assert found["metrics"]["eval/accuracy"] == ([0], [0.25])
   assert found["flat"] == ["clip_low"]
+
+
+def test_tokens_of_a_line_stand_for_the_steps_since_the_line_before():
+  lines = [
+    {"step": 1, "tokens": 1e6},
+    {"step": 11, "tokens": 2e6},
+    {"step": 11, "eval/accuracy": 1},
+  ]
+  assert run_page.curves(lines)["tokens"] == [1, 21, 21]
+
+
+def test_compilation_is_in_the_other_phases():
+  line = {"step": 1, "time/sample": 36.0, "time/compile": 35.0, "time/first_step": 40.0}
+  assert run_page.curves([line])["hours"] == [0.01]
+
+
+def test_a_run_that_goes_on_to_more_steps_has_not_ended(tmp_path):
+  made = folder(tmp_path, config={"steps": 5})
+  place = storage.place(str(made))
+  assert run_page.end_of(place) is None
+  (made / "result.json").write_text('{"steps": 5, "accuracy_after": 0.5}')
+  assert run_page.end_of(place)["accuracy_after"] == 0.5
+  (made / "config.json").write_text('{"steps": 6}')
+  assert run_page.end_of(place) is None and run_page.read(place)["result"] is None
 
 
 def test_a_long_run_is_drawn_by_means_of_neighbours(monkeypatch):

@@ -1,7 +1,9 @@
 """What a run writes and shows."""
 
 import io
+import itertools
 import json
+import pathlib
 import re
 
 import jax
@@ -12,6 +14,7 @@ import rich.console
 from ml_collections import ConfigDict
 
 from grpo_jax.errors import StorageError
+from grpo_jax.io import tracker_run
 from grpo_jax.run.writer import Writer, clean, time
 from grpo_jax.setup import weights
 
@@ -92,6 +95,41 @@ def test_phases_are_timed_into_the_next_step(tmp_path, monkeypatch):
     writer.step(0, {})
     writer.step(1, {})
   assert lines(tmp_path / "metrics.jsonl") == [{"step": 1, "time/sample": 3.5}, {"step": 2}]
+
+
+def test_a_line_has_the_seconds_of_all_steps_since_the_line_before(tmp_path, monkeypatch):
+  clock = itertools.count()
+  with Writer(tmp_path, log(every=2), 5, console=console()) as writer:
+    monkeypatch.setattr(time, "perf_counter", lambda: float(next(clock)))
+    for step in range(5):
+      with writer.phase("sample"):
+        pass
+      writer.step(step, {})
+  found = [(line["step"], line["time/sample"]) for line in lines(tmp_path / "metrics.jsonl")]
+  assert found == [(1, found[0][1]), (3, 2 * found[0][1]), (5, 2 * found[0][1])]
+
+
+def test_a_tracker_s_run_in_a_bucket_goes_on(served):
+  """The folder that outputs get is on this disk and new in each process."""
+  ids, names = [], []
+
+  class Output:
+    def __init__(self, folder, first_step):
+      ids.append(tracker_run.kept_id(folder, "mine", first_step))
+      names.append(pathlib.Path(folder).name)
+
+    def write(self, step, metrics):
+      pass
+
+    def close(self):
+      pass
+
+  for first in (0, 1):
+    with Writer(
+      "gs://bucket/tracked", log(), 2, first, console=console(), outputs={"mine": Output}
+    ) as writer:
+      writer.step(first, {})
+  assert ids[0] == ids[1] and names == ["tracked"] * 2
 
 
 def test_a_phase_that_fails_is_ended(tmp_path):
