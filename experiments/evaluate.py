@@ -11,6 +11,7 @@ errors, which are also shown as a table. --step is for the paths that are runs: 
 for each in turn. --out gets samples.html and samples.jsonl with everything that was sampled.
 """
 
+import collections
 import dataclasses
 import functools
 import json
@@ -196,19 +197,25 @@ def of_all_paths(paths: Sequence[list[dict[str, Any]]]) -> list[dict[str, Any]]:
   """
   if len(paths) == 1:
     return paths[0]
-  found: dict[int, list[dict[str, Any]]] = {}  # by problem
-  means: dict[int, dict[str, list[float]]] = {}  # by problem and kind: one for each path
+  # by the problem's group, which its question tells: a prompt may be too long for one path alone
+  groups: dict[tuple[str, int], int] = {}
+  found: dict[int, list[dict[str, Any]]] = {}
+  means: dict[int, dict[str, list[float]]] = {}  # by group and kind: one for each path
   for rows in paths:
     kinds = {row["kind"]: [r for r in rows if r["kind"] == row["kind"]] for row in rows}
     problems = len(kinds["greedy"])  # has one for each
     for kind, some in kinds.items():
-      per = len(some) // problems
+      per, asked = len(some) // problems, collections.Counter[str]()
       for n in range(problems):
         own = some[n * per : (n + 1) * per]
-        about = {"step": 0, "group": n} | ({"checkpoint": own[0]["step"]} if own[0]["step"] else {})
-        found.setdefault(n, []).extend(row | about for row in own)
+        question = own[0]["question"]
+        group = groups.setdefault((question, asked[question]), len(groups))
+        asked[question] += 1  # a question may come twice
+        about = {"step": 0, "group": group}
+        about |= {"checkpoint": own[0]["step"]} if own[0]["step"] else {}
+        found.setdefault(group, []).extend(row | about for row in own)
         mean = sum(row["reward"] for row in own) / per
-        means.setdefault(n, {}).setdefault(kind, []).append(mean)
+        means.setdefault(group, {}).setdefault(kind, []).append(mean)
 
   def apart(problem: int) -> float:
     return max(abs(x - of[0]) for of in means[problem].values() for x in of)

@@ -236,9 +236,9 @@ def test_answers_of_several_paths_are_side_by_side_and_differences_come_first():
   def rows(path, step, greedy, sampled):
     kinds = ("greedy", greedy), ("sampled", [x for both in sampled for x in both])
     return [
-      {"path": path, "step": step, "kind": kind, "reward": float(x)}
-      for kind, xs in kinds
-      for x in xs
+      {"path": path, "step": step, "kind": kind, "reward": float(x), "question": f"{n // per}"}
+      for (kind, xs), per in zip(kinds, (1, 2))
+      for n, x in enumerate(xs)
     ]
 
   first = rows("a", 0, [1, 0, 1], [(1, 1), (0, 0), (1, 0)])
@@ -252,6 +252,21 @@ def test_answers_of_several_paths_are_side_by_side_and_differences_come_first():
   }
   assert [row["reward"] for row in found[:6]] == [0, 0, 0, 1, 0, 1]
   assert len(inspector.groups(found)) == 3
+
+
+def test_answers_to_one_question_are_side_by_side_whatever_a_path_skips():
+  """A prompt may be too long for one path alone; a question may come twice."""
+
+  def rows(path, questions):
+    about = {"path": path, "step": 0, "kind": "greedy", "reward": 0.0}
+    return [about | {"question": question} for question in questions]
+
+  found = evaluate_command.of_all_paths([rows("a", "xyy"), rows("b", "wxyy")])
+  groups = [(row["group"], row["question"], row["path"]) for row in found]
+  assert sorted(groups) == [
+    (0, "x", "a"), (0, "x", "b"), (1, "y", "a"), (1, "y", "b"), (2, "y", "a"), (2, "y", "b"),
+    (3, "w", "b"),
+  ]  # fmt: skip
 
 
 @pytest.mark.parametrize("n", [1, 2, 5, 8])
