@@ -39,6 +39,10 @@ def main(argv: list[str]) -> None:
       arguments.fail("--topology is missing: the chips to plan for, as in --topology=v5e:2x4")
     if FLAGS.sweep and FLAGS.scaling:
       arguments.fail("--sweep with --scaling: use one of them")
+    for name in ("sweep", "scaling"):
+      unread = {"price", "note", "details", *({"slices"} if name == "scaling" else ())}
+      if FLAGS[name].value and (given := [flag for flag in sorted(unread) if FLAGS[flag].present]):
+        arguments.fail(f"--{given[0]} with --{name}: it is not read there; leave it out")
     made = _sweep() if FLAGS.sweep else _scaling() if FLAGS.scaling else _plan()
   print(made)
   if FLAGS.out:

@@ -8,6 +8,7 @@ of v5p, and the network of v4, assumed to be v5p's. `usable` is what libtpu 0.0.
 program asks for more.
 """
 
+import re
 from typing import NamedTuple
 
 from grpo_jax.errors import SettingError
@@ -40,7 +41,7 @@ CHIPS = {
 def find_chip(topology: str) -> Chip:
   """Returns the chip of a topology such as "v5e:2x4"."""
   family, _, shape = topology.partition(":")
-  if family not in CHIPS or not shape:
+  if family not in CHIPS or not re.fullmatch("[1-9][0-9]*(x[1-9][0-9]*)*", shape):
     raise SettingError(
       f"--topology={topology}: use FAMILY:SHAPE with one of {', '.join(CHIPS)}, as in v5e:2x4, "
       "v6e:16x16 or v5p:4x4x2"

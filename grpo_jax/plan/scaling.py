@@ -58,8 +58,10 @@ def at_size(experiment: Experiment, where: str, to: str, slices: int) -> Experim
   """Returns the config with the prompts that give a chip the same load on `to` as on `where`."""
   chips_now, chips_then = count(where), count(to, slices)
   settings = {"mesh.replica": slices, "mesh.fsdp": -1}
-  scaled = {"data.prompts": experiment.data.prompts, "sampler.slots": experiment.sampler.slots}
-  for name, value in (scaled | {"learner.microbatch": experiment.learner.microbatch}).items():
+  sampler = experiment.sampler
+  scaled = {"data.prompts": experiment.data.prompts, "sampler.slots": sampler.slots}
+  scaled |= {"sampler.carry": sampler.carry, "learner.microbatch": experiment.learner.microbatch}
+  for name, value in scaled.items():
     if value * chips_then % chips_now:
       raise SettingError(
         f"{name}={value} with --scaling and --topology={where}: {chips_now} chips do not share it "

@@ -20,6 +20,8 @@ def test_scaling_keeps_the_load_of_a_chip():
   found = scaling.at_size(make(c), "v5e:2x4", "v5e:16x16", 4)
   assert (found.data.prompts, found.learner.microbatch, found.sampler.slots) == (4096, 1024, 32768)
   assert found.mesh.replica == 4 and c.data.prompts == 32
+  c.sampler.carry = 8
+  assert scaling.at_size(make(c), "v5e:2x4", "v5e:4x4", 1).sampler.carry == 16
   c.data.prompts = 33
   with pytest.raises(SettingError, match="data.prompts=33 with --scaling"):
     scaling.at_size(make(c), "v5e:2x4", "v5e:2x2", 1)
