@@ -46,6 +46,22 @@ MUTANTS = (
     "tests/objectives/tpo_test.py::test_a_completion_without_a_reward_counts_nowhere",
   ),
   Mutant(
+    "RFT with a threshold below 0 imitates a completion without a reward",
+    OBJECTIVES + "rft.py",
+    "jnp.any(given, axis=2) & (adv.totals(rewards, given) > cfg.threshold)",
+    "adv.totals(rewards, given) > cfg.threshold",
+    "tests/objectives/rft_test.py::"
+    "test_a_completion_without_a_reward_is_not_correct_whatever_the_threshold",
+  ),
+  Mutant(
+    "a KL in the reward reaches a completion without a reward",
+    OBJECTIVES + "grpo.py",
+    "kl_return(rollouts, cfg, mask * judged)",
+    "kl_return(rollouts, cfg, mask)",
+    "tests/objectives/grpo_test.py::"
+    "test_a_completion_without_a_reward_has_no_kl_in_it_and_is_no_baseline",
+  ),
+  Mutant(
     "a critic learns that a completion without a reward is worth 0",
     OBJECTIVES + "ppo.py",
     "common.completion_mask(rollouts, cfg.mask_truncated) * judged[..., None]",
