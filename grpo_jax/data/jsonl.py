@@ -82,8 +82,8 @@ def multiple_choice(record: Record, where: str, names: ConfigDict) -> Example:
   answer = record[names.answer]
   if isinstance(answer, int):
     # beside options that are numbers, it may be one of them
-    listed = [i for i, x in enumerate(record[names.choices]) if x == answer and type(x) is int]
-    indices = sorted({*listed, *([answer] if 0 <= answer < len(options) else [])})
+    equal = [i for i, x in enumerate(record[names.choices]) if x == answer and type(x) is int]
+    indices = sorted({*equal, *([answer] if 0 <= answer < len(options) else [])})
   else:
     indices = _option_indices(plain.answer, options)
   if len(indices) != 1:
