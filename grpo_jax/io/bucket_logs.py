@@ -48,10 +48,10 @@ class Mirror:
     temporary = self._resources.enter_context(tempfile.TemporaryDirectory(prefix="grpo_jax_"))
     self.folder = pathlib.Path(temporary) / self.target.name  # trackers call a run so
     self._thread = self._resources.enter_context(concurrent.futures.ThreadPoolExecutor(1))
-    self.folder.mkdir()
+    self.folder.mkdir(exist_ok=True)  # of a whole bucket it may be `temporary` itself
     for name in names:
-      (self.folder / name).parent.mkdir(parents=True, exist_ok=True)
       if (file := self.target / name).is_file():
+        (self.folder / name).parent.mkdir(exist_ok=True)
         storage.download([file], (self.folder / name).parent)
 
   def __enter__(self) -> "Mirror":

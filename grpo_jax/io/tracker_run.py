@@ -3,6 +3,8 @@
 import pathlib
 import secrets
 
+TRACKERS = ("wandb", "trackio")
+
 
 def place(tracker: str) -> str:
   """Returns the path in a run's folder of the file with the id."""

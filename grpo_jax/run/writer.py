@@ -116,8 +116,8 @@ class Writer:
     self._around = ""  # the progress of work that consists of several phases
     self._open = contextlib.ExitStack()
     with storage.run_errors(self.workdir):
-      names = (*LOGS, *map(logs.sums_name, LOGS), WARNINGS, *map(tracker_run.place, outputs))
-      names = names if self.active else ()
+      names = (*LOGS, *map(logs.sums_name, LOGS), WARNINGS)
+      names = (*names, *map(tracker_run.place, tracker_run.TRACKERS)) if self.active else ()
       mirror = bucket_logs.Mirror(workdir, names, log.bucket_seconds, check_lock)
       self._mirror = self._open.enter_context(mirror)
     # on the disk: the run's folder, or one that is copied to its bucket

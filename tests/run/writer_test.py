@@ -115,7 +115,7 @@ def test_a_tracker_s_run_in_a_bucket_goes_on(served):
 
   class Output:
     def __init__(self, folder, first_step):
-      ids.append(tracker_run.kept_id(folder, "mine", first_step))
+      ids.append(tracker_run.kept_id(folder, "wandb", first_step))
       names.append(pathlib.Path(folder).name)
 
     def write(self, step, metrics):
@@ -126,7 +126,7 @@ def test_a_tracker_s_run_in_a_bucket_goes_on(served):
 
   for first in (0, 1):
     with Writer(
-      "gs://bucket/tracked", log(), 2, first, console=console(), outputs={"mine": Output}
+      "gs://bucket/tracked", log(), 2, first, console=console(), outputs={"/own/w.py": Output}
     ) as writer:
       writer.step(first, {})
   assert ids[0] == ids[1] and names == ["tracked"] * 2
