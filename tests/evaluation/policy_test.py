@@ -255,7 +255,7 @@ def test_answers_of_several_paths_are_side_by_side_and_differences_come_first():
 
 
 def test_answers_to_one_question_are_side_by_side_whatever_a_path_skips():
-  """A prompt may be too long for one path alone; a question may come twice."""
+  """Skips a prompt that is too long for one path alone, and asks a question twice."""
 
   def rows(path, questions):
     about = {"path": path, "step": 0, "kind": "greedy", "reward": 0.0}

@@ -185,7 +185,7 @@ def test_fewer_steps_than_were_done_are_refused(config, model, tmp_path):
 
 
 def test_a_run_that_is_made_longer_evaluates_where_it_had_ended(config, model, tmp_path):
-  """Its last line is after the last checkpoint, and is cut when the run goes on."""
+  """Cuts its last line, which is after the last checkpoint, when the run goes on."""
   evaluated = []
 
   def evaluate(self, step, samples=False):

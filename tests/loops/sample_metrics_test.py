@@ -85,7 +85,7 @@ def test_a_reward_that_gave_none_is_left_out_of_its_own_mean_alone():
 
 
 def test_a_reward_of_weight_0_has_a_mean_of_all_completions():
-  """Nothing is `given` where it alone judges: of one completion, or of all."""
+  """Takes completions that it alone judges, one of them or all, for which nothing is `given`."""
   given = np.arange(L) == np.array(LENGTHS)[..., None] - 1
   some = sample_metrics.reward_metrics(
     [batch(given=given & ~np.eye(P, G, dtype=bool)[..., None])], [FLAT], NAMES

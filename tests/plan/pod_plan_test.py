@@ -14,6 +14,15 @@ def test_the_command_refuses_in_a_line(program):
   )
 
 
+@pytest.mark.parametrize("mode, flag", [("--sweep", "--price=1"), ("--scaling", "--slices=2")])
+def test_flags_that_are_not_read_are_refused(program, mode, flag):
+  config = "--config=experiments/gsm8k.py:model=tiny"
+  done = program("launch.plan", config, "--topology=v5e:2x2", mode, flag)
+  name = flag.partition("=")[0]
+  assert done.returncode == 2
+  assert done.stderr == f"error: {name} with {mode}: it is not read there; leave it out\n"
+
+
 TWO_SLICES = ("--slices=2", "--config.mesh.replica=2", "--config.mesh.group=2")
 
 

@@ -110,7 +110,7 @@ def test_a_line_has_the_seconds_of_all_steps_since_the_line_before(tmp_path, mon
 
 
 def test_a_tracker_s_run_in_a_bucket_goes_on(served):
-  """The folder that outputs get is on this disk and new in each process."""
+  """Gives outputs a folder on this disk, which is new in each process."""
   ids, names = [], []
 
   class Output:
