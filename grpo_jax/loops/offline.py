@@ -239,7 +239,7 @@ def template(episodes: bool = False) -> HostScored:
 
 
 def draw_samples(
-  experiment: Experiment, model: build.Model, writer: Writer, stopping: Callable[[int], str]
+  experiment: Experiment, model: build.Model, writer: Writer, stopping: Callable[[], str]
 ) -> HostScored | None:
   """Returns the rollouts of `draw_scored`."""
   scored = draw_scored(experiment, model, writer, stopping)
@@ -247,7 +247,7 @@ def draw_samples(
 
 
 def draw_scored(
-  experiment: Experiment, model: build.Model, writer: Writer, stopping: Callable[[int], str]
+  experiment: Experiment, model: build.Model, writer: Writer, stopping: Callable[[], str]
 ) -> Scored | None:
   """Returns groups of scored samples of the teacher; None if `stopping` (of the run) ends that.
 
@@ -275,7 +275,7 @@ def draw_scored(
     writer.progress("prompts sampled", min(len(held) + len(rest), total), total)
     if len(held) == o.held_out and len(rest) >= o.prompts:
       return choose(kept, [*held, *rest[: o.prompts]])
-    if signal_name := stopping(step):
+    if signal_name := stopping():
       writer.say(f"{signal_name}: samples are kept when all are drawn; {signals.how_to_resume()}")
       return None
   gave = (

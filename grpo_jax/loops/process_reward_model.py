@@ -101,7 +101,7 @@ def read_solutions(experiment: Experiment, model: build.Model) -> tuple[Steps, s
 
 
 def draw_solutions(
-  experiment: Experiment, policy: build.Model, writer: Writer, stopping: Callable[[int], str]
+  experiment: Experiment, policy: build.Model, writer: Writer, stopping: Callable[[], str]
 ) -> Steps | None:
   """Returns samples with labels at the last tokens of steps; None if `stopping` ends that.
 
@@ -134,7 +134,7 @@ def continue_all(
   policy: build.Model,
   batch: Scored,
   writer: Writer,
-  stopping: Callable[[int], str],
+  stopping: Callable[[], str],
 ) -> Scored | None:
   """Returns samples labelled by continuations of their policy; None if `stopping` ends that."""
   labeller = continuations.make_labeller(experiment, policy)
@@ -150,7 +150,7 @@ def continue_all(
     labelled.append(part_labelled)
     count = continuations.Counts(*(a + b for a, b in zip(count, more)))
     writer.progress("prompts labelled", done, total)
-    if signal_name := stopping(start // several):
+    if signal_name := stopping():
       writer.say(
         f"{signal_name}: samples are kept when all are labelled; {signals.how_to_resume()}"
       )

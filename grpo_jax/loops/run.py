@@ -51,7 +51,7 @@ class Run:
 
   writer: Writer
   profiler: Profiler
-  stopping: Callable[[int], str]
+  stopping: Callable[[], str]
   extra: Extra
 
   def __init__(
@@ -247,7 +247,7 @@ class Run:
     evaluate |= bool(experiment.eval.every) and done % experiment.eval.every == 0
     if evaluate and done < experiment.steps:
       self._evaluate_after(done)
-    if signal_name := self.stopping(step):
+    if signal_name := self.stopping():
       self.stopped = True
       self.save(done, wait=True)
       self.writer.say(

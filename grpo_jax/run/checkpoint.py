@@ -33,6 +33,14 @@ from grpo_jax.run.workdir import cut_back, log_lengths, not_writable, reason, st
 LEARNER = "policy"  # the learner whose parameters another run may start from
 
 
+class _Manager(ocp.CheckpointManager):
+  """Leaves the agreement of the hosts on a signal to `signals.stop_signals`."""
+
+  def reached_preemption(self, step: int) -> bool:
+    """Returns False: to ask JAX about `step` would set the count of `stopping`'s calls to it."""
+    return False
+
+
 class Restored(NamedTuple):
   """A checkpoint."""
 
@@ -63,7 +71,7 @@ class Checkpoints:
         for path in finished.incomplete(self.directory):
           storage.remove(path)
       options = ocp.CheckpointManagerOptions(max_to_keep=keep)
-      self._manager = ocp.CheckpointManager(self.directory, options=options)
+      self._manager = _Manager(self.directory, options=options)
     except OSError as error:
       raise not_writable(workdir, error) from error
 

@@ -1,6 +1,7 @@
 """Lets SIGTERM and Ctrl-C end a run between two steps, on every host at the same one."""
 
 import contextlib
+import itertools
 import os
 import shlex
 import signal
@@ -14,6 +15,7 @@ from jax.experimental import multihost_utils
 from grpo_jax.sandbox import deadline
 
 _received: list[int] = []  # signals during the last run of this process
+_calls = itertools.count(1)  # of `stopping` by this process, in all its runs
 
 
 def asked() -> str:
@@ -27,18 +29,18 @@ def forget() -> None:
 
 
 @contextlib.contextmanager
-def stop_signals() -> Iterator[Callable[[int], str]]:
+def stop_signals() -> Iterator[Callable[[], str]]:
   """Lets SIGTERM and SIGINT end a run between two steps, on every host at the same one.
 
   with stop_signals() as stopping:
     for step in ...:
       ...
-      if signal_name := stopping(step): save, say `how_to_resume()`, leave
+      if signal_name := stopping(): save, say `how_to_resume()`, leave
 
-  Every process calls `stopping(step)` once in every step; it returns the name of the signal, or "".
+  Every process calls `stopping()` once in every step; it returns the name of the signal, or "".
   The first signal is a request, and stops rewards (`deadline.Stopped`); a second SIGINT raises
   KeyboardInterrupt at once. On several hosts jax's preemption service handles SIGTERM and agrees on
-  a step that none has passed; a SIGINT is handed to it, and no reward is stopped. Main thread only.
+  a call that none has made; a SIGINT is handed to it, and no reward is stopped. Main thread only.
   """
   several = jax.process_count() > 1
   received, process = _received, os.getpid()
@@ -62,8 +64,9 @@ def stop_signals() -> Iterator[Callable[[int], str]]:
     if not several:
       deadline.stop(name)
 
-  def stopping(step: int) -> str:
-    if several and not multihost_utils.reached_preemption_sync_point(step):
+  def stopping() -> str:
+    # hosts agree on the last call of any of them, plus 1: by steps, a resumed run would miss 0 + 1
+    if several and not multihost_utils.reached_preemption_sync_point(next(_calls)):
       return ""
     return signal.Signals(received[0]).name if received else "SIGTERM" if several else ""
 

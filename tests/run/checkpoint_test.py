@@ -313,7 +313,7 @@ def test_eight_devices_save_and_one_restores(tmp_path):
 HOST = """
 import sys, time
 import jax, jax.numpy as jnp, numpy as np
-workdir, port, rank = sys.argv[1], sys.argv[2], int(sys.argv[3])
+(workdir, port), (pause, rank) = sys.argv[1:3], map(int, sys.argv[3:])
 jax.config.update("jax_cpu_collectives_implementation", "gloo")
 jax.distributed.initialize(f"localhost:{port}", num_processes=2, process_id=rank)
 from jax.sharding import AxisType, NamedSharding, PartitionSpec as P
@@ -337,7 +337,10 @@ with signals.stop_signals() as stopping:
   print("ready", flush=True)
   for step in range(first + 1, first + 1000):
     time.sleep(0.02)
-    if name := stopping(step):
+    if step == first + pause:
+      checkpoints.save(step - 1, {"policy": s}, {}, {}, wait=True)
+      time.sleep(3)
+    if name := stopping():
       checkpoints.save(step, {"policy": s}, {}, {}, wait=True)
       break
 checkpoints.close()
@@ -347,12 +350,13 @@ print(f"from {first} to {step} by {name}", flush=True)
 
 @pytest.mark.slow
 def test_a_signal_to_one_of_two_hosts_stops_both_at_one_step(tmp_path):
-  first = "0"
-  for number in (signal.SIGTERM, signal.SIGINT):
+  """Stops a first run; then a resumed one in its first step, and one just after it has saved."""
+  first = 0
+  for number, pause in ((signal.SIGTERM, 0), (signal.SIGTERM, 1), (signal.SIGINT, 4)):
     with socket.socket() as s:
       s.bind(("localhost", 0))
       port = str(s.getsockname()[1])
-    command = [sys.executable, "-c", HOST, str(tmp_path), port]
+    command = [sys.executable, "-c", HOST, str(tmp_path), port, str(pause)]
     pipe = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
     hosts = [
       subprocess.Popen([*command, str(rank)], cwd=ROOT, env=environment(1), **pipe)
@@ -367,6 +371,7 @@ def test_a_signal_to_one_of_two_hosts_stops_both_at_one_step(tmp_path):
         host.kill()
     assert outs[0][0] == outs[1][0].replace(number.name, "SIGTERM"), outs
     words = outs[0][0].split()  # from A to B by NAME
-    assert words[1] == first and int(words[3]) > int(words[1]), outs
+    start, step = int(words[1]), int(words[3])
+    assert start == first and (step == start + pause if pause else step > start), outs
     assert outs[1][0].split()[5] == number.name
-    first = words[3]
+    first = step

@@ -1,9 +1,11 @@
 """Signals that stop a run."""
 
+import itertools
 import os
 import signal
 import sys
 
+import jax
 import pytest
 
 from grpo_jax.run import signals
@@ -13,12 +15,12 @@ from grpo_jax.run import signals
 def test_a_signal_asks_and_a_second_interrupt_insists(number, capfd):
   before = signal.getsignal(signal.SIGTERM), signal.getsignal(signal.SIGINT)
   with signals.stop_signals() as stopping:
-    assert stopping(0) == ""
+    assert stopping() == ""
     os.kill(os.getpid(), number)
-    assert stopping(1) == number.name
+    assert stopping() == number.name
     assert number.name in capfd.readouterr().err
     os.kill(os.getpid(), signal.SIGTERM)
-    assert stopping(2) == number.name
+    assert stopping() == number.name
     with pytest.raises(KeyboardInterrupt):
       os.kill(os.getpid(), signal.SIGINT)
   assert signals.asked() == number.name  # also when the run has ended
@@ -30,3 +32,21 @@ def test_a_signal_asks_and_a_second_interrupt_insists(number, capfd):
 def test_how_to_go_on_repeats_the_command(monkeypatch):
   monkeypatch.setattr(sys, "orig_argv", ["python", "-m", "experiments.run", "--config=a b.py"])
   assert "python -m experiments.run '--config=a b.py'" in signals.how_to_resume()
+
+
+def test_hosts_agree_by_the_number_of_the_call(monkeypatch):
+  """jax asks for numbers that each host counts up by 1, from run to run and from 0."""
+  numbers = []
+
+  def reached(number):
+    numbers.append(number)
+    return number == 3
+
+  monkeypatch.setattr(signals, "_calls", itertools.count(1))
+  monkeypatch.setattr(jax, "process_count", lambda: 2)
+  monkeypatch.setattr(signals.multihost_utils, "reached_preemption_sync_point", reached)
+  said = []
+  for _ in range(2):
+    with signals.stop_signals() as stopping:
+      said += [stopping(), stopping()]
+  assert numbers == [1, 2, 3, 4] and said == ["", "", "SIGTERM", ""]

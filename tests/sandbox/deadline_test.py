@@ -101,7 +101,7 @@ with signals.stop_signals() as stopping:
     time.sleep(60)
   time.sleep(0.5)
   os.kill(child, signal.SIGTERM)
-  print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), repr(stopping(0)))
+  print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), repr(stopping()))
 """
 
 
@@ -120,7 +120,7 @@ with signals.stop_signals() as stopping:
   os.close(read)
   os.dup2(write, 2)
   signal.raise_signal(signal.SIGTERM)
-  print(stopping(0))
+  print(stopping())
 """
 
 
@@ -156,7 +156,7 @@ def test_a_signal_stops_a_call_at_once(function, seconds, capfd):
     threading.Timer(0.2, signal.raise_signal, [signal.SIGTERM]).start()
     with pytest.raises(Stopped, match="SIGTERM"), Guard(seconds) as call:
       call(function)
-    assert stopping(0) == "SIGTERM"
+    assert stopping() == "SIGTERM"
   assert "SIGTERM" in capfd.readouterr().err
 
 
@@ -164,7 +164,7 @@ def test_a_signal_outside_a_call_only_asks():
   with signals.stop_signals() as stopping, Guard(60.0) as call:
     call(lambda: None)
     signal.raise_signal(signal.SIGTERM)
-    assert stopping(0) == "SIGTERM"
+    assert stopping() == "SIGTERM"
 
 
 HELD = """
