@@ -10,7 +10,8 @@ prompts in the same order, the reward, 8 completions of at most 80 tokens for ea
 update by AdamW at a rate of 2e-6 after a warm-up of 5, no KL, bfloat16 with parameters in float32.
 TRL has no dynamic sampling, so the run beside it is the recipe with --config.sampler.tries=1
 (docs/performance.md has both).
-OUT/metrics.jsonl gets a line a step, and OUT/export the trained folder.
+OUT/metrics.jsonl gets a line a step, and OUT/export the trained folder. A checkpoint is saved every
+5 steps; the same command goes on from the last one.
 """
 
 import argparse
@@ -46,7 +47,10 @@ rows = [json.loads(line) for line in pathlib.Path(flags.prompts).read_text().spl
 steps = len(rows) // flags.batch
 out = pathlib.Path(flags.out)
 out.mkdir(parents=True, exist_ok=True)
-log = open(out / "metrics.jsonl", "w", buffering=1)
+saved = max((int(path.name.split("-")[1]) for path in out.glob("checkpoint-*")), default=0)
+log = open(out / "metrics.jsonl", "a+", buffering=1)
+log.seek(0)
+log.truncate(sum(len(line) for line in log.readlines()[:saved]))  # steps done again
 seconds: dict[str, float] = {}
 
 
@@ -109,7 +113,9 @@ config = GRPOConfig(
   loss_type="grpo",
   shuffle_dataset=False,
   report_to=[],
-  save_strategy="no",
+  save_strategy="steps",
+  save_steps=5,
+  save_total_limit=1,
   logging_steps=1,
   use_cpu=True,
   bf16=flags.dtype == "bfloat16",
@@ -128,6 +134,6 @@ trainer = GRPOTrainer(
 )
 trainer._generate_single_turn = timed("generate", trainer._generate_single_turn)
 trainer._generate_and_score_completions = timed("rollout", trainer._generate_and_score_completions)
-trainer.train()
+trainer.train(resume_from_checkpoint=saved > 0)
 trainer.model.to(torch.bfloat16).save_pretrained(out / "export")
 trainer.processing_class.save_pretrained(out / "export")
