@@ -15,7 +15,6 @@ import dataclasses
 import itertools
 import json
 import operator
-import resource
 import statistics
 import sys
 import time
@@ -223,13 +222,16 @@ def one_step(workload: Workload, state: TrainState, step: int) -> tuple[TrainSta
   learn_s = time.perf_counter() - start
   shape, size = workload.decoder.config, jnp.dtype(config.sampler.dtype).itemsize
   matrix_size = 1 if config.sampler.weights_dtype == "int8" else size
+  int8 = config.sampler.cache_dtype == "int8"  # each head's keys and values have a scale
+  cache_size = 1 + 4 / shape.head_dim if int8 else jnp.dtype(config.sampler.cache_dtype).itemsize
+  sizes = size, matrix_size, cache_size, config.sampler.slots
   return state, Step(
     generate_s,
     learn_s,
     int(ends.sum()),
     int(ends.sum() + prompts.lengths.sum()),
     flops(shape, prompts.lengths, ends),
-    decode_bytes(shape, prompts.lengths, ends, int(sampled["decode_steps"]), size, matrix_size),
+    decode_bytes(shape, prompts.lengths, ends, int(sampled["decode_steps"]), *sizes),
     float(sampled["slot_use"]),
     plan.padding(rollouts, packing, layout, workload.microbatches),
   )
@@ -259,7 +261,7 @@ def measure(config: ConfigDict) -> dict[str, Any]:
   return summary(config, steps, statistics.median(products), copied) | {
     "compile_s": sum(compiled),
     "programs": len(compiled),
-    "peak_rss_gb": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e6,
+    "peak_rss_gb": rates.process_peak(),
     "peak_device_gb": rates.device_peak(),
     "params_m": sum(x.size for x in jax.tree.leaves((workload.base, state.params))) / 1e6,
   }

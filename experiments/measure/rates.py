@@ -1,11 +1,16 @@
 """Measures how fast this machine multiplies and copies, which bounds the speed of a step."""
 
+import functools
+import resource
 import statistics
+import sys
 import time
 from typing import Any
 
 import jax
 import jax.numpy as jnp
+
+from grpo_jax.ops.precision import precision
 
 
 def median_seconds(f: Any, *args: Any, times: int = 5) -> float:
@@ -20,10 +25,11 @@ def median_seconds(f: Any, *args: Any, times: int = 5) -> float:
 
 
 def matmul_rate(dtype: str = "float32") -> float:
-  """Returns the FLOP/s of a square product."""
+  """Returns the FLOP/s of a square product, as exact as the model's of that dtype."""
   n = 2048 if jax.default_backend() == "cpu" else 8192
   x = jax.random.normal(jax.random.key(0), (n, n), dtype)  # of ones it is faster than of data
-  return 2 * n**3 / median_seconds(jax.jit(jnp.matmul), x, x)
+  product = functools.partial(jnp.matmul, precision=precision(dtype))
+  return 2 * n**3 / median_seconds(jax.jit(product), x, x)
 
 
 def copy_rate(times: int = 8) -> float:
@@ -41,3 +47,9 @@ def copy_rate(times: int = 8) -> float:
 def device_peak() -> float | None:
   """Returns the peak memory in GB, None on devices that do not count it, such as CPUs."""
   return ((jax.local_devices()[0].memory_stats() or {}).get("peak_bytes_in_use") or 0) / 1e9 or None
+
+
+def process_peak() -> float:
+  """Returns the peak of this process's resident memory in GB (10^9 bytes)."""
+  unit = 1 if sys.platform == "darwin" else 1024
+  return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit / 1e9

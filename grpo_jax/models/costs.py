@@ -14,7 +14,8 @@ def flops(shape: DecoderConfig, prompts: np.ndarray, lengths: np.ndarray) -> flo
   """Returns the floating-point operations of generation, or of one forward pass of the learner.
 
   Each token costs two for each weight of a matrix, and attention's two products with the tokens
-  that it sees. A prompt counts once for its group, the head on completion tokens only.
+  that it sees in each layer's window. A prompt counts once for its group, the head on completion
+  tokens only.
 
   Args:
     shape: of the decoder.
@@ -22,12 +23,22 @@ def flops(shape: DecoderConfig, prompts: np.ndarray, lengths: np.ndarray) -> flo
     lengths: lengths of completions, `[P, G]`.
   """
   c, layer, head = shape, layer_weights(shape), shape.width * shape.vocab
-  attend = 2 * c.heads * c.head_dim * c.layers  # multiply-adds for one query and one key
+  attend = 2 * c.heads * c.head_dim  # multiply-adds for one query and one key
   tokens = float(lengths.sum())
-  seen = float((lengths * prompts[:, None] + lengths * (lengths + 1) / 2).sum())
-  prompt_seen = float((prompts * (prompts + 1) / 2).sum())
-  prefill = float(prompts.sum()) * c.layers * layer + attend * prompt_seen
-  return 2 * (prefill + tokens * (c.layers * layer + head) + attend * seen)
+  before = seen(c, prompts)
+  own = float((seen(c, prompts[:, None] + lengths) - before[:, None]).sum())
+  prefill = float(prompts.sum()) * c.layers * layer + attend * float(before.sum())
+  return 2 * (prefill + tokens * (c.layers * layer + head) + attend * own)
+
+
+def seen(shape: DecoderConfig, lengths: np.ndarray) -> np.ndarray:
+  """Returns how many keys the tokens of texts of these lengths see, summed over layers."""
+  n, total = np.asarray(lengths, np.float64), np.zeros(np.shape(lengths))
+  for i in range(shape.layers):
+    window = shape.layer_attention(i).window or np.inf
+    within = np.minimum(n, window)
+    total += within * (within + 1) / 2 + (n - within) * within
+  return total
 
 
 def decode_bytes(
@@ -37,11 +48,14 @@ def decode_bytes(
   steps: int,
   size: int,
   matrix_size: int | None = None,
+  cache_size: float | None = None,
+  slots: int = 0,
 ) -> float:
   """Returns the bytes that `steps` decoding steps must read.
 
   Each step reads all weights (the embedding as the head alone), the keys and values of a prompt
-  once for its group, and each completion's own.
+  once for its group, but no more prompts than slots, and each completion's own. Windows are not
+  counted.
 
   Args:
     shape: of the decoder.
@@ -50,11 +64,13 @@ def decode_bytes(
     steps: number of decoding steps.
     size: bytes of a number.
     matrix_size: bytes of a number of the layers' matrices; None: `size`.
+    cache_size: bytes of a number of the keys and values; None: `size`.
+    slots: completions decoded at a time; 0: all.
   """
   c, layer = shape, layer_weights(shape)
   kv = 2 * c.kv_heads * c.head_dim * c.layers
   matrices = (matrix_size or size) * float(steps * c.layers * layer)
   head = steps * c.width * c.vocab
-  return matrices + size * float(
-    head + steps * float(prompts.sum()) * kv + (lengths * (lengths + 1) / 2).sum() * kv
-  )
+  of_prompts = steps * float(prompts.mean()) * min(len(prompts), slots or len(prompts))
+  own = float((lengths * (lengths + 1) / 2).sum())
+  return matrices + size * head + (cache_size or size) * kv * (of_prompts + own)
