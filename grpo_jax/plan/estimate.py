@@ -28,10 +28,12 @@ ASSUMPTIONS = (
   "A collective is a ring over one axis of the torus, in both directions: it has two links. A "
   "collective across slices has the data-centre network. Each takes "
   f"{HOP_SECONDS * 1e6:g} microsecond more for every chip of its group.",
-  "Learning: a gradient costs twice a forward pass; model.remat=block adds a forward pass of the "
-  "layers, and the head's logits are always computed twice. Padding is computed.",
+  "Learning: a gradient costs twice a forward pass, with adapters once; model.remat=block adds a "
+  "forward pass of the layers, and the head's logits are always computed twice. Padding "
+  "is computed.",
   "Decoding: each step reads the weights, the slots' keys and values (with refills the whole ring "
   f"of sampler.max_length columns) and {LOGIT_PASSES} times the logits.",
+  "With sampler.tries a step draws once at least and that often at most.",
   "Nothing is counted for rewards, the host, transfers to it, evaluation and checkpoints.",
 )
 
@@ -50,6 +52,7 @@ class Estimate(NamedTuple):
   decode_s: float
   sample_link_s: float | None
   tokens: int  # of completions
+  draws: int  # at most, in a step
 
   @property
   def learn_s(self) -> tuple[float, float]:
@@ -59,14 +62,14 @@ class Estimate(NamedTuple):
 
   @property
   def sample_s(self) -> tuple[float, float]:
-    """Seconds of the sampler, likewise."""
+    """Seconds of drawing once, likewise."""
     device, link = self.prefill_s + self.decode_s, self.sample_link_s or 0.0
     return max(device, link), device + link
 
   @property
   def step_s(self) -> tuple[float, float]:
-    """Seconds of the whole step, likewise."""
-    return self.learn_s[0] + self.sample_s[0], self.learn_s[1] + self.sample_s[1]
+    """Seconds of the whole step, likewise, with one draw and with as many as it may take."""
+    return self.learn_s[0] + self.sample_s[0], self.learn_s[1] + self.draws * self.sample_s[1]
 
 
 def estimate(
@@ -115,6 +118,7 @@ def estimate(
     decode_s=steps * max(read / hbm, operations / rate),
     sample_link_s=sampling_link_s,
     tokens=int(lengths.completions.sum()),
+    draws=workload.experiment.sampler.tries,
   )
 
 
@@ -131,7 +135,8 @@ def update_flops(workload: Workload, lengths: Lengths) -> float:
   again = head + (one - head if experiment.model.remat == "block" else 0.0)
   # a critic counts as a policy, although its head is small
   trees = 2 if Needs.CRITIC in needs else 1
-  return ref * one + trees * (frozen * one + experiment.learner.mu * (3 * one + again))
+  passes = 2 if experiment.lora.rank else 3  # adapters need no gradient of the weights
+  return ref * one + trees * (frozen * one + experiment.learner.mu * (passes * one + again))
 
 
 def link_seconds(collective: Collective, chip: Chip, turns: float) -> float:

@@ -214,12 +214,14 @@ def _time(plan: Plan) -> list[str]:
     return f"{seconds[0]:.2f} to {seconds[1]:.2f} s"
 
   low, high = e.step_s
+  once = ", one draw" if e.draws > 1 else ""
   link = "not known" if e.learn_link_s is None else f"{e.learn_link_s:.2f} s"
   peak = plan.chip.flops * plan.chips
   lines = [
     "## Time of a step: an estimate",
     "",
-    "From: all communication hides behind arithmetic. To: none does.",
+    "From: all communication hides behind arithmetic. To: none does"
+    + (f", and each step draws {e.draws} times (sampler.tries)." if e.draws > 1 else "."),
     "",
     "| | |",
     "|---|---|",
@@ -232,7 +234,7 @@ def _time(plan: Plan) -> list[str]:
     f"| decoding: steps, bytes read in one | {e.decode_steps:,}, {e.decode_bytes / 1e9:.2f} GB: "
     f"{e.decode_s / max(e.decode_steps, 1) * 1e3:.2f} ms each |",
     f"| prefill | {e.prefill_s:.2f} s |",
-    f"| **sampling** | **{shown(e.sample_s)}**, {e.tokens / e.sample_s[1]:,.0f} to "
+    f"| **sampling{once}** | **{shown(e.sample_s)}**, {e.tokens / e.sample_s[1]:,.0f} to "
     f"{e.tokens / e.sample_s[0]:,.0f} tokens/s |",
     f"| **step** | **{shown(e.step_s)}**, {e.tokens / high:,.0f} to {e.tokens / low:,.0f} tokens/s "
     "|",

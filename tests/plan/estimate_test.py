@@ -37,6 +37,26 @@ def test_operations_are_the_benchmarks():
   assert found.learn_flops == pytest.approx(4 * found.forward_flops + head)
 
 
+def test_adapters_need_no_gradient_of_the_weights():
+  c = small((1, 2, 1, 4), **{"lora.rank": 2})
+  workload = programs.make_workload(make(c), jax.devices())
+  lengths = programs.Lengths(np.full(8, 8, np.int32), np.full((8, 4), 3, np.int32))
+  shape, one = workload.decoder.config, costs.flops(workload.decoder.config, *lengths)
+  head = 2 * shape.width * shape.vocab * 8 * 4 * 3
+  # the reference, forward, and backward through the activations
+  assert estimates.update_flops(workload, lengths) == pytest.approx(3 * one + head)
+
+
+def test_the_longest_step_draws_as_often_as_it_may():
+  c = small((1, 2, 1, 4), **{"sampler.tries": 3})
+  workload = programs.make_workload(make(c), jax.devices())
+  lengths = programs.Lengths(np.full(8, 8, np.int32), np.full((8, 4), 3, np.int32))
+  fits = made("learn"), made("weights"), made("sample")
+  found = estimates.estimate(workload, lengths, 0.0, chips.CHIPS["v5e"], *fits)
+  assert found.step_s[0] == pytest.approx(found.learn_s[0] + found.sample_s[0])
+  assert found.step_s[1] == pytest.approx(found.learn_s[1] + 3 * found.sample_s[1])
+
+
 def test_steps_of_decoding():
   c = small((1, 2, 1, 4), **{"sampler.slots": 4})
   workload = programs.make_workload(make(c), jax.devices())
