@@ -51,6 +51,8 @@ def draw(folders: list[str], out: storage.Path) -> None:
     for (seed, folder), color in zip(runs, itertools.cycle(plots.COLORS)):
       lines = jsonl.metrics(storage.place(folder) / "metrics.jsonl")
       steps, rewards = panels.series(lines, "reward/mean")
+      if not len(steps):
+        raise SettingError(f"{folder}: its metrics.jsonl has no reward/mean, the line of a run")
       window = max(1, len(steps) // WINDOW)
       panel.plot(steps, plots.smooth(rewards, window), color=color, label=f"seed {seed}")
       panel.plot(*panels.series(lines, "eval/accuracy"), "o", color=color, markersize=4)

@@ -17,6 +17,15 @@ def test_folders_are_grouped_by_task():
     seeds.tasks(["runs/guess"])
 
 
+def test_a_run_without_rewards_is_refused(tmp_path):
+  pytest.importorskip("matplotlib")
+  folder = tmp_path / "sft_0"
+  folder.mkdir()
+  (folder / "metrics.jsonl").write_text('{"step": 0, "eval/accuracy": 0.5}\n')
+  with pytest.raises(SettingError, match="sft_0: its metrics.jsonl has no reward/mean"):
+    seeds.draw([str(folder)], tmp_path / "seeds.png")
+
+
 def test_a_panel_for_each_task_with_the_numbers_of_each_seed(tmp_path, monkeypatch):
   pytest.importorskip("matplotlib")
   import matplotlib.axes
