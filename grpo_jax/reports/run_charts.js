@@ -26,11 +26,11 @@ function short(x) {
 
 // Moving averages over `window` values, over fewer near the ends.
 function averages(values, window) {
-  const reach = Math.floor(window / 2), sums = [0];
-  for (const value of values) sums.push(sums[sums.length - 1] + value);
+  const reach = Math.floor(window / 2);
   return values.map((_, i) => {
-    const low = Math.max(0, i - reach), high = Math.min(values.length, i + reach + 1);
-    return (sums[high] - sums[low]) / (high - low);
+    // each window is added up anew: differences of running sums lose all but a huge value
+    const near = values.slice(Math.max(0, i - reach), i + reach + 1);
+    return near.reduce((sum, value) => sum + value, 0) / near.length;
   });
 }
 

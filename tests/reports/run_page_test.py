@@ -195,6 +195,7 @@ def test_runs_of_any_length_are_smoothed_alike(tmp_path):
   "script, want",
   [
     ("averages([0, 3, 6, 9], 3)", [1.5, 3, 6, 7.5]),
+    ("averages([1e18, 2, 4, 6], 3).slice(2)", [4, 5]),
     ("ticks(0, 1, 4)", [0, 0.5, 1]),
     ("ticks(-0.02, 1.02, 5)", [0, 0.5, 1]),
     ("[0, 1.6, 2.4, 9].map(x => nearest([0, 1, 2, 3], x))", [0, 2, 2, 3]),
