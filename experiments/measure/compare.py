@@ -175,6 +175,7 @@ def command(run: jobs.Job) -> list[str]:
 
 def execute(run: jobs.Job, lock: int, asked: list[int], show: Callable[[int], None]) -> dict:
   """Runs one process of a run to its end, and returns its line of runs.jsonl."""
+  begun = (run.folder / "config.json").exists()
   run.folder.mkdir(parents=True, exist_ok=True)
   (run.folder / "settings.json").write_text(json.dumps(run.flags, indent=2) + "\n")
   show(steps_done(run.folder))  # at once, since a short run may end before the next look
@@ -186,6 +187,7 @@ def execute(run: jobs.Job, lock: int, asked: list[int], show: Callable[[int], No
     "lr": run.lr,
     "seed": run.seed,
     "split": run.split,
+    "begun": begun,
     "seconds": ended.seconds,
     "peak_memory_mb": ended.peak_memory_mb,
     "exit": ended.code,
@@ -225,6 +227,8 @@ def draw(config: ConfigDict, workdir: storage.Path) -> None:
     arms = comparison.finished_arms(workdir, jobs.names(config), *grid, tuple(config.seeds))
   except ValueError as error:
     arguments.fail(f"--workdir={workdir}: {error}")
+  for run in jobs.all_jobs(config, workdir):
+    jobs.claim(run)
   paragraphs = notes(config, workdir, arms)
   tuned = [["arm", *(f"{lr:g}" for lr in config.lrs)]]
   for arm in jobs.names(config) if len(config.lrs) > 1 else ():
@@ -261,7 +265,18 @@ def notes(config: ConfigDict, workdir: storage.Path, arms: list[comparison.Arm])
     f"Runs one at a time on {os.cpu_count()} CPU cores ({platform.machine()}, "
     f"{platform.system()}); seconds also measure what else that machine did.",
     *([f"Not finished: {done} of {total} runs are done."] if done < total else []),
+    *unlike(config, workdir),
   ]
+
+
+def unlike(config: ConfigDict, workdir: storage.Path) -> list[str]:
+  """Returns a paragraph for each arm whose runs differ in more than seed, rate and split."""
+  found = []
+  for arm in jobs.names(config):
+    folders = [run.folder for run in jobs.all_jobs(config, workdir) if run.arm == arm]
+    if names := comparison.unlike([path for path in folders if comparison.state(path) == "done"]):
+      found.append(f"The runs of {arm} are not alike: they differ in {', '.join(names)}.")
+  return found
 
 
 def curves(config: ConfigDict, arms: list[comparison.Arm]) -> str:

@@ -50,15 +50,22 @@ def job(config: ConfigDict, workdir: storage.Path, arm: str, lr: float, seed: in
 
 def next_job(config: ConfigDict, workdir: storage.Path) -> Job | None:
   """Returns the next run to start or resume, tuning first; None if all are done."""
-  for arm in names(config):
-    seeds, lrs = config.tune_seeds if len(config.lrs) > 1 else (), config.lrs
-    best = comparison.best_lr(workdir, arm, config.lrs, config.tune_seeds)
-    tuning = [(lr, seed) for lr in lrs for seed in seeds]
-    for lr, seed in tuning + [(best, seed) for seed in config.seeds]:
-      run = claim(job(config, workdir, arm, lr, seed))
-      if comparison.state(run.folder) == "open":
-        return run
+  for run in all_jobs(config, workdir):
+    if comparison.state(claim(run).folder) == "open":
+      return run
   return None
+
+
+def all_jobs(config: ConfigDict, workdir: storage.Path) -> list[Job]:
+  """Returns the runs in their order, of an arm those that are shown once its rate is chosen."""
+  jobs = []
+  for arm in names(config):
+    seeds = config.tune_seeds if len(config.lrs) > 1 else ()
+    best = comparison.best_lr(workdir, arm, config.lrs, config.tune_seeds)
+    pairs = [(lr, seed) for lr in config.lrs for seed in seeds]
+    pairs += [(best, seed) for seed in config.seeds if best is not None]
+    jobs += [job(config, workdir, arm, lr, seed) for lr, seed in pairs]
+  return jobs
 
 
 def claim(run: Job) -> Job:
@@ -86,11 +93,4 @@ def total_jobs(config: ConfigDict) -> int:
 
 def finished_jobs(config: ConfigDict, workdir: storage.Path) -> int:
   """Returns how many of `total_jobs` are finished or diverged."""
-  places = []
-  for arm in names(config):
-    for lr in config.lrs if len(config.lrs) > 1 else ():
-      places += [comparison.folder(workdir, arm, lr, seed) for seed in config.tune_seeds]
-    best = comparison.best_lr(workdir, arm, config.lrs, config.tune_seeds)
-    if best is not None:
-      places += [comparison.folder(workdir, arm, best, seed) for seed in config.seeds]
-  return sum(comparison.state(place) != "open" for place in places)
+  return sum(comparison.state(run.folder) != "open" for run in all_jobs(config, workdir))

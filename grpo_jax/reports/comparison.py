@@ -28,7 +28,7 @@ class Run(NamedTuple):
   accuracy: np.ndarray  # [N]
   seconds: float  # of the whole run
   memory_mb: float  # its peak; nan where it was not measured
-  passes: float  # updates that use a rollout, mean
+  passes: float  # over a rollout, mean
   pass_at_k: float  # after the last step, of eval.samples samples; nan where there are none
   entropy: float  # of the policy, in nats, mean over the last quarter of the steps
 
@@ -113,6 +113,29 @@ def final_accuracy(path: storage.Path) -> float | None:
   return json.loads((path / "result.json").read_text())["accuracy_after"]
 
 
+def unlike(folders: Sequence[storage.Path]) -> list[str]:
+  """Returns the settings, versions and data in which runs of one arm differ.
+
+  Their seed, learning rate, test data and the folder of compiled programs may.
+  """
+  own = ("seed", "learner.lr", "data.test", "test data", "compilation_cache")
+  runs = []
+  for path in folders:
+    config = json.loads((path / "config.json").read_text())
+    inputs = path / "inputs.json"
+    runs.append(_flat(config) | (json.loads(inputs.read_text()) if inputs.exists() else {}))
+  names = sorted(set().union(*runs)) if runs else []
+  return [n for n in names if n not in own and any(run.get(n) != runs[0].get(n) for run in runs)]
+
+
+def _flat(config: Json, prefix: str = "") -> dict[str, Json]:
+  """Returns the settings of a config.json by their full names."""
+  flat: dict[str, Json] = {}
+  for name, value in config.items():
+    flat |= _flat(value, f"{prefix}{name}.") if isinstance(value, dict) else {prefix + name: value}
+  return flat
+
+
 def tuning(
   workdir: storage.Path, arm: str, lrs: Sequence[float], seeds: Sequence[int]
 ) -> list[float | None]:
@@ -156,7 +179,8 @@ def finished_arms(
   peaks: dict[tuple[str, float, int], float] = {}
   for process in jsonl.read(workdir / "runs.jsonl"):
     key = (process["arm"], process["lr"], process["seed"])
-    peaks[key] = max(peaks.get(key, 0.0), process["peak_memory_mb"])
+    before = peaks.get(key, 0.0) if process.get("begun", True) else 0.0  # of a run since removed
+    peaks[key] = max(before, process["peak_memory_mb"])
   finished = []
   for arm in arms:
     lr = best_lr(workdir, arm, lrs, tune_seeds)
@@ -194,7 +218,7 @@ COLUMNS = (
   ("gain", "Points over the warm start, mean over the seeds."),
   ("pass@k", "After the last step, of eval.samples samples a problem, mean over the seeds."),
   ("entropy", "Of a token in nats, over the last quarter of the steps, mean over the seeds."),
-  ("passes", "Updates that used a rollout, mean."),
+  ("passes", "Passes over a rollout, each of learner.minibatches updates, mean."),
   ("peak MB", "Highest resident memory of the process, mean over the seeds."),
   ("seconds", "Of the whole run with evaluation and compilation, median over the seeds."),
   ("tokens", "Completion tokens sampled in the whole run, mean over the seeds."),

@@ -136,3 +136,39 @@ def test_a_run_that_diverged_counts_zero_and_is_not_begun_again(config, workdir)
   (arm,) = comparison.finished_arms(workdir, ("grpo",), (1.0,), (), (0,))
   assert comparison.cells(arm, 0.0)[:4] == ["grpo", "1", "1, 1 diverged", "0.0%"]
   compare.draw(config, workdir)
+
+
+def test_a_page_is_only_drawn_of_runs_with_the_settings_that_it_tells(config, workdir, capsys):
+  assert run_all(config, workdir)
+  config.prompts += 1
+  with pytest.raises(SystemExit):
+    compare.draw(config, workdir)
+  assert "holds a run with --config.data.prompts=" in capsys.readouterr().err
+  assert not (workdir / "compare.html").exists()
+
+
+def test_runs_of_an_arm_that_are_not_alike_are_told_of(config, workdir):
+  assert run_all(config, workdir)
+  for seed, settings, code in ((0, 0.2, "a"), (1, 0.3, "b")):
+    path = workdir / f"ppo/0.002/{seed}"
+    own = {"seed": seed, "learner": {"lr": 0.1 * seed, "clip": settings}, "loop": "online"}
+    (path / "config.json").write_text(json.dumps(own))
+    (path / "inputs.json").write_text(json.dumps({"code of grpo_jax": code, "test data": code}))
+  assert compare.unlike(config, workdir) == [
+    "The runs of ppo are not alike: they differ in code of grpo_jax, learner.clip."
+  ]
+
+
+def test_the_memory_of_a_run_that_was_removed_is_not_counted(config, workdir):
+  config.lrs = (0.001,)
+  assert run_all(config, workdir)
+  lines = [json.loads(line) for line in (workdir / "runs.jsonl").read_text().splitlines()]
+  assert [line["begun"] for line in lines] == [False] * 4
+  big, resumed = (
+    {**lines[0], "peak_memory_mb": m, "begun": b} for m, b in ((9e6, False), (8e6, True))
+  )
+  rows = [big, *lines, resumed]
+  for count, peak in ((5, lines[0]["peak_memory_mb"]), (6, 8e6)):
+    (workdir / "runs.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows[:count]))
+    arms = comparison.finished_arms(workdir, ("grpo",), (0.001,), (100,), (0,))
+    assert arms[0].runs[0].memory_mb == peak
