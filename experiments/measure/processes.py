@@ -62,7 +62,7 @@ def run(
       poll()
       time.sleep(POLL_SECONDS)
   child.returncode = os.waitstatus_to_exitcode(status)
-  peak = usage.ru_maxrss / (1e6 if sys.platform == "darwin" else 1e3)
+  peak = usage.ru_maxrss * (1 if sys.platform == "darwin" else 1024) / 1e6
   return Ended(child.returncode, round(time.monotonic() - started, 3), round(peak, 1))
 
 

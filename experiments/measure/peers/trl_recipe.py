@@ -90,7 +90,7 @@ class Log(TrainerCallback):
       "grad_norm": logs["grad_norm"],
       "time/step": time.perf_counter() - self.start,
       **{f"time/{name}": value for name, value in seconds.items()},
-      "peak_rss_gb": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e6,
+      "peak_rss_gb": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 / 1e9,
     }
     log.write(json.dumps(line) + "\n")
     print(line, flush=True)

@@ -178,7 +178,7 @@ print(
       completion_tokens=tokens,
       tok_per_s_generate=tokens / median(generate_seconds[1:]),
       tok_per_s_step=tokens / median(step_seconds[1:]),
-      peak_rss_gb=resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e6,
+      peak_rss_gb=resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 / 1e9,
       params_m=sum(p.numel() for p in model.parameters()) / 1e6,
     )
   )

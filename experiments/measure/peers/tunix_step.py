@@ -152,7 +152,7 @@ print(
       mean_len=float(np.mean(lengths)),
       tok_per_s_generate=n / median(generate_seconds[1:]),
       tok_per_s_step=n / median(list(steps[1:])),
-      peak_rss_gb=resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e6,
+      peak_rss_gb=resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 / 1e9,
       steps=list(map(float, steps)),
     )
   )
