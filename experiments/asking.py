@@ -6,6 +6,7 @@ jax is imported only when a policy is loaded.
 import dataclasses
 import functools
 import json
+import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple, TextIO
@@ -220,6 +221,13 @@ def answer(
   start, shown, group = time.monotonic(), "", []
   asked = policy.reply(question, past[-1]) if past else policy.model.render(question)
   ids = [*past, *asked]
+  context, room = policy.model.decoder.config.context, policy.sampler.setup.length
+  if 0 < context < len(ids) + room:
+    print(
+      f"warning: {len(ids)} tokens and an answer of up to {room} are more than the {context} that "
+      "the model was trained for",
+      file=sys.stderr,
+    )
   for (group,) in sample(policy, [ids], turn):
     if out.isatty():
       more = new_text(shown, before_a_stop(group[0].text, policy.model.tokenizer.stop_texts))

@@ -172,7 +172,7 @@ class Run:
       )
     for damage in self.writer.damaged_logs():
       self.writer.say(f"warning: {damage}; the file is kept as it is, and reports leave that out")
-    for change in self.changed:
+    for change in [*self.changed, *build.beyond_context(self.model, self.experiment)]:
       self.writer.say(f"warning: {change}")
     if self.resumed:
       self.writer.say(f"going on from step {self.first} of {self.folder}")

@@ -22,6 +22,7 @@ THETA = Number(0, 1e18, above=True)
 NORM_EPS = Number(0, 1.0, above=True)
 FACTOR = Number(0, 1e9, above=True)
 WINDOW = Whole(1, 2**31 - 1)
+POSITIONS = Whole(0, 2**31 - 1)
 SOFT_CAP = Number(0, 1e9, above=True)
 
 ROPE: dict[str, Kind] = {
@@ -55,6 +56,7 @@ CONFIG: dict[str, Kind] = {
   "layer_types": model_folder.list_of(model_folder.TEXT),
   "use_sliding_window": model_folder.SWITCH,
   "sliding_window": WINDOW,
+  "max_position_embeddings": POSITIONS,
   "sliding_window_pattern": LAYERS,
   "rope_local_base_freq": THETA,
   "no_rope_layers": model_folder.list_of(Whole(0, 1)),
@@ -92,6 +94,7 @@ DECODER: dict[str, Kind] = {
   "logit_soft_cap": Number(0, 1e9),
   "scores": model_folder.SWITCH,
   "family": model_folder.TEXT,
+  "context": POSITIONS,
 }
 ATTENTION: dict[str, Kind] = {
   "window": Whole(0, 2**31 - 1),

@@ -41,6 +41,8 @@ class DecoderConfig:
   # `model_type` of its export, among those with the same flags and attention; "": the first. It
   # changes nothing that is computed, so that it does not take part in comparisons.
   family: str = dataclasses.field(default="", compare=False)
+  # positions that the model was trained for, `max_position_embeddings`; 0: not known. Likewise.
+  context: int = dataclasses.field(default=0, compare=False)
 
   @classmethod
   def from_json(cls, fields: Json) -> "DecoderConfig":

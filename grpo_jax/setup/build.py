@@ -251,6 +251,18 @@ def check_prompts(
     )
 
 
+def beyond_context(model: Model, experiment: Experiment) -> list[str]:
+  """Returns a line if a prompt and its completion may be longer than the model was trained for."""
+  prompt, completion = experiment.data.max_prompt_length, experiment.sampler.max_length
+  context = model.decoder.config.context
+  if not 0 < context < prompt + completion:
+    return []
+  return [
+    f"data.max_prompt_length={prompt} and sampler.max_length={completion}: {prompt + completion} "
+    f"tokens are more than the {context} that the model was trained for (max_position_embeddings)"
+  ]
+
+
 def batches(experiment: Experiment, model: Model) -> loader.Batches:
   """Returns endless shuffled training batches; every host makes the whole batch."""
   sources, weights = experiment.open_train(), [each.weight for each in experiment.train_data]

@@ -220,6 +220,18 @@ def test_the_table_shows_differences_in_points():
   assert cells == [["accuracy"], ["60.0%"], ["80.0%"], ["+20.0 ± 37.4"]]
 
 
+def asked_by(render, context=0):
+  """Returns a policy that samples nothing, whose answers have up to ten tokens."""
+  model = types.SimpleNamespace(
+    tokenizer=types.SimpleNamespace(stop_texts=()),
+    render=render,
+    decoder=types.SimpleNamespace(config=types.SimpleNamespace(context=context)),
+  )
+  setup = types.SimpleNamespace(length=10)
+  reply = lambda question, last: [last + 100, 5]  # noqa: E731
+  return types.SimpleNamespace(model=model, sampler=types.SimpleNamespace(setup=setup), reply=reply)
+
+
 class Terminal(io.StringIO):
   def isatty(self):
     return True
@@ -234,9 +246,7 @@ def test_an_answer_is_printed_once_whether_it_streams_or_not(out, monkeypatch):
     for text in texts
   ]
   monkeypatch.setattr(asking, "sample", lambda *_: iter(grown))
-  tokenizer = types.SimpleNamespace(stop_texts=())
-  model = types.SimpleNamespace(tokenizer=tokenizer, render=lambda question: [1])
-  policy = types.SimpleNamespace(model=model)
+  policy = asked_by(lambda question: [1])
   asking.answer(policy, "q", 0, out)
   assert out.getvalue() == "3 + \u20ac\ufffd[2J\nsecond\n"
 
@@ -294,7 +304,7 @@ def test_a_chat_is_typed_and_needs_a_template():
     asking.load(str(WARM_START), None, {}, chat=True)
 
 
-def test_what_was_sampled_is_read_as_it_was_sampled(monkeypatch):
+def test_what_was_sampled_is_read_as_it_was_sampled(monkeypatch, capsys):
   """Keeps the first of two samples; a reply is told the last token before it."""
   read = []
 
@@ -303,13 +313,15 @@ def test_what_was_sampled_is_read_as_it_was_sampled(monkeypatch):
     yield [[Completion("a", [7, 2], STOPPED, []), Completion("b", [8], STOPPED, [])]]
 
   monkeypatch.setattr(asking, "sample", sampled)
-  tokenizer = types.SimpleNamespace(stop_texts=())
-  model = types.SimpleNamespace(tokenizer=tokenizer, render=lambda question: [1, len(question)])
-  policy = types.SimpleNamespace(model=model, reply=lambda question, last: [last + 100, 5])
+  policy = asked_by(lambda question: [1, len(question)], context=15)
   past = asking.answer(policy, "one", 0, io.StringIO())
+  assert "warning" not in capsys.readouterr().err
   assert past == [1, 3, 7, 2]
   assert asking.answer(policy, "two", 1, io.StringIO(), past) == [1, 3, 7, 2, 102, 5, 7, 2]
   assert read == [[1, 3], [1, 3, 7, 2, 102, 5]]
+  assert capsys.readouterr().err.startswith(
+    "warning: 6 tokens and an answer of up to 10 are more than the 15 that the model was trained for"
+  )
 
 
 def write_run(folder, config):

@@ -111,6 +111,9 @@ CASES = {
   "config: rope length": Case(
     _rope(original_max_position_embeddings=-5), "original_max_position_embeddings=-5"
   ),
+  "config: fewer than no positions": Case(
+    e.set_keys(CONFIG, max_position_embeddings=-1), "max_position_embeddings=-1"
+  ),
   "config: part of the heads": Case(
     e.set_keys(CONFIG, partial_rotary_factor="half"), "partial_rotary_factor='half'"
   ),

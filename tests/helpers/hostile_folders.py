@@ -226,7 +226,7 @@ ACCEPTED = {
       CONFIG,
       use_cache="maybe",
       torch_dtype=7,
-      max_position_embeddings=-1,
+      initializer_range=-1,
       auto_map={"AutoModel": "evil.M"},
     ),
     "nothing of these is read",

@@ -340,6 +340,17 @@ def test_what_the_run_depends_on_and_has_changed_is_told_when_it_is_resumed(
   assert "warning" not in capsys.readouterr().out and (tmp_path / "inputs.json").exists()
 
 
+def test_a_model_that_was_trained_for_less_is_told_of(config, model, tmp_path, capsys):
+  lengths = config.data.max_prompt_length, config.sampler.max_length
+  for number, said in ((sum(lengths), False), (sum(lengths) - 1, True)):
+    shape = dataclasses.replace(model.decoder.config, context=number)
+    one = model._replace(decoder=dataclasses.replace(model.decoder, config=shape))
+    loop(config, one, tmp_path / str(number), {"policy": Fake(0.0)}, stop_after=1)
+    out = " ".join(capsys.readouterr().out.split())
+    warning = f"more than the {number} that the model was trained for (max_position_embeddings)"
+    assert (warning in out) == said
+
+
 def test_a_file_of_that_name_in_a_folder_that_is_no_run_s_is_not_written_to(
   config, model, tmp_path
 ):

@@ -90,6 +90,7 @@ def _decoder_config(where: str, raw: dict) -> DecoderConfig:
     attention=period(_attention(where, raw, family, head_dim)),
     logit_soft_cap=float(raw.get("final_logit_softcapping", 0.0)),
     family=kind,
+    context=raw.get("max_position_embeddings", 0),
     **flags,
   )
   limits.check_shape(
@@ -203,7 +204,7 @@ def _written(kind: str, config: DecoderConfig, base: dict) -> dict:
   scorer = {"id2label": {"0": "score"}, "label2id": {"score": 0}}
   judge = family.scorer or family.architecture.replace(CAUSAL, SCORER)
   return {
-    "max_position_embeddings": 32768,
+    "max_position_embeddings": config.context or 32768,
     "initializer_range": 0.02,
     "attention_dropout": 0.0,
     "use_cache": True,

@@ -253,6 +253,15 @@ def test_unknown_keys_of_the_base_are_kept(tmp_path):
   assert "auto_map" not in raw
 
 
+def test_the_positions_of_a_model_are_kept_without_its_folder(tmp_path):
+  _, params = saved(tmp_path / "base")
+  edit(tmp_path / "base", max_position_embeddings=40960)
+  config = read_config(tmp_path / "base")
+  assert config.context == 40960
+  tensors.save(tmp_path / "m", config, params)
+  assert json.loads((tmp_path / "m/config.json").read_text())["max_position_embeddings"] == 40960
+
+
 def test_flags_of_no_family_cannot_be_exported(tmp_path):
   config = variant("test_qwen3", attention_bias=True)
   with pytest.raises(SettingError, match="no Hugging Face family"):
