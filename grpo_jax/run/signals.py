@@ -42,7 +42,7 @@ def stop_signals() -> Iterator[Callable[[], str]]:
   KeyboardInterrupt at once. On several hosts jax's preemption service handles SIGTERM and agrees on
   a call that none has made; a SIGINT is handed to it, and no reward is stopped. Main thread only.
   """
-  several = jax.process_count() > 1
+  several, joined = jax.process_count() > 1, jax.distributed.is_initialized()
   received, process = _received, os.getpid()
   forget()
 
@@ -66,7 +66,10 @@ def stop_signals() -> Iterator[Callable[[], str]]:
 
   def stopping() -> str:
     # hosts agree on the last call of any of them, plus 1: by steps, a resumed run would miss 0 + 1
-    if several and not multihost_utils.reached_preemption_sync_point(next(_calls)):
+    reached = joined and multihost_utils.reached_preemption_sync_point(next(_calls))
+    if reached and not received and not several:
+      received.append(signal.SIGTERM)  # it came before this function took it over from jax
+    if several and not reached:
       return ""
     return signal.Signals(received[0]).name if received else "SIGTERM" if several else ""
 

@@ -3,10 +3,13 @@
 import itertools
 import os
 import signal
+import socket
+import subprocess
 import sys
 
 import jax
 import pytest
+from conftest import ROOT, environment
 
 from grpo_jax.run import signals
 
@@ -44,9 +47,34 @@ def test_hosts_agree_by_the_number_of_the_call(monkeypatch):
 
   monkeypatch.setattr(signals, "_calls", itertools.count(1))
   monkeypatch.setattr(jax, "process_count", lambda: 2)
+  monkeypatch.setattr(jax.distributed, "is_initialized", lambda: True)
   monkeypatch.setattr(signals.multihost_utils, "reached_preemption_sync_point", reached)
   said = []
   for _ in range(2):
     with signals.stop_signals() as stopping:
       said += [stopping(), stopping()]
   assert numbers == [1, 2, 3, 4] and said == ["", "", "SIGTERM", ""]
+
+
+EARLY = """
+import os, signal, sys, time
+import jax
+jax.distributed.initialize(f"localhost:{sys.argv[1]}", 1, 0)
+from grpo_jax.run import signals
+os.kill(os.getpid(), signal.SIGTERM)
+with signals.stop_signals() as stopping:
+  until = time.monotonic() + 60
+  while not (name := stopping()) and time.monotonic() < until:
+    time.sleep(0.05)
+print(name, signals.asked())
+"""
+
+
+def test_a_signal_before_the_run_stops_one_host_that_has_joined():
+  """Once a process has joined others, if only itself, jax takes SIGTERM, which ends it no more."""
+  with socket.socket() as s:
+    s.bind(("localhost", 0))
+    port = str(s.getsockname()[1])
+  command = [sys.executable, "-c", EARLY, port]
+  out = subprocess.check_output(command, cwd=ROOT, env=environment(1), text=True, timeout=120)
+  assert out == "SIGTERM SIGTERM\n"
