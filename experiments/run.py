@@ -32,6 +32,7 @@ if TYPE_CHECKING:
 # Seconds without a sign of life after which jax takes a host for dead and ends the others, with a
 # page of C++ text. The lifeline ends them earlier.
 HEARTBEAT_SECONDS = 100
+DAY = 24 * 3600  # seconds
 # Collectives between processes on CPUs (gloo) must run in the same order on all of them. With this
 # scheduler of XLA they do not: the first update of experiments/arithmetic.py fails with "collective
 # mismatch".
@@ -209,7 +210,12 @@ def join_hosts(coordinator: str | None, processes: int | None, process: int | No
     os.environ["XLA_FLAGS"] = f"{os.environ.get('XLA_FLAGS', '')} --{ORDER_FLAG}=false".strip()
 
   jax.distributed.initialize(
-    coordinator, processes, process, heartbeat_timeout_seconds=HEARTBEAT_SECONDS
+    coordinator,
+    processes,
+    process,
+    heartbeat_timeout_seconds=HEARTBEAT_SECONDS,
+    # the others wait for process 0, which may write an export for long; heartbeats end them sooner
+    shutdown_timeout_seconds=DAY,
   )
 
 

@@ -9,6 +9,7 @@ import sys
 import textwrap
 
 import conftest
+import jax
 import pytest
 from ml_collections import ConfigDict
 
@@ -283,6 +284,16 @@ def test_help_shows_how(program):
   assert "python -m experiments.run --config=FILE" in done.stdout and "--workdir" in done.stdout
   assert "  --config: Config file of an experiment and its arguments" in done.stdout
   assert done.returncode == 0 and done.stderr == ""
+
+
+def test_hosts_wait_a_day_for_one_that_still_writes(monkeypatch):
+  given = {}
+  monkeypatch.setattr(jax.distributed, "initialize", lambda *_, **options: given.update(options))
+  monkeypatch.setenv("XLA_FLAGS", "")
+  run.join_hosts("localhost:1", 2, 0)
+  assert (
+    given["shutdown_timeout_seconds"] == 24 * 3600 and given["heartbeat_timeout_seconds"] == 100
+  )
 
 
 @pytest.mark.slow
