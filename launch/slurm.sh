@@ -53,7 +53,8 @@ if [ -e "$saved" ] || [ "$code" = 75 ]; then
   rm -f "$saved"
   can_go_on=1
 fi
-if [ -n "$requeue" ] && [ "$code" = 0 ]; then
+# 143: SIGTERM came where no run was there yet to save, such as during imports
+if [ -n "$requeue" ] && { [ "$code" = 0 ] || [ "$code" = 143 ]; }; then
   echo "the time is up: queued again, to go on with the same command"
   scontrol requeue "$SLURM_JOB_ID"
 elif [ -n "$can_go_on" ] && [ -z "$cancelled" ] && [ "${SLURM_RESTART_COUNT:-0}" -lt "${REPEATS:-20}" ]; then
