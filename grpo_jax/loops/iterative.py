@@ -17,6 +17,7 @@ phases resumes with the same numbers. The policy is evaluated at the end of each
 import functools
 from collections.abc import Callable, Sequence
 
+from grpo_jax.distributed import hosts
 from grpo_jax.errors import SettingError, said_of
 from grpo_jax.evaluation.evaluator import Evaluator
 from grpo_jax.io import storage
@@ -50,9 +51,9 @@ def train(experiment: Experiment, workdir: str) -> None:
   label = next(
     function for name, function, _ in collector.rewards if name == experiment.iterative.labels
   )
-  kind = teaching.kind_of(
-    label, collector.batches.first(solutions.FIRST_SOLUTIONS), model, experiment
-  )
+  solved = collector.batches.first(solutions.FIRST_SOLUTIONS)
+  # of process 0: the reward may fail on another, which then would compile other programs
+  kind = hosts.gather(teaching.kind_of(label, solved, model, experiment))[0]
   check_batches(experiment, model, kind)
   judge_config = teaching.experiment_of_reward_model(experiment, kind)
   with said_of("iterative.reward_model" if experiment.iterative.reward_model else ""):

@@ -230,7 +230,7 @@ def outcomes(labeller: Labeller, batch: Scored) -> tuple[np.ndarray, int]:
         if example is not None and completion is not None and completion.tokens:
           right[p, g], message = policy.is_right(call, labeller.solved, example, completion)
           failed += bool(message)
-  return right, failed
+  return hosts.gather((right, failed))[0]  # all learn from the same, though one host's reward fails
 
 
 def as_labels(labeller: Labeller, successes: dict[Prefix, int]) -> dict[Prefix, float]:

@@ -134,6 +134,17 @@ def test_a_reward_that_fails_counts_as_wrong(monkeypatch):
   assert counts.faults == 4 and found.rewards is not None and found.rewards[0, 2, 1] == 0
 
 
+def test_all_hosts_learn_what_the_reward_of_process_0_said(monkeypatch):
+  asked: Any = []
+  labeller = continuations.Labeller(
+    asked, None, Digits(), solved, 0.0, continuations.LABELS["hard"], 3, 4, L
+  )
+  own, _ = continuations.outcomes(labeller, batch())
+  monkeypatch.setattr(continuations.hosts, "gather", lambda value: [(~value[0], 7), value])
+  right, failed = continuations.outcomes(labeller, batch())
+  assert own.any() and (right == ~own).all() and failed == 7
+
+
 def test_a_continuation_that_is_too_long_is_cut_before_it_is_judged(monkeypatch):
   """A reward that does not look at `ended` must not see an answer beyond max_length; this one looks
   at the text.
