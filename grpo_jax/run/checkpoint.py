@@ -11,10 +11,11 @@ checkpoint is damaged, the one before it is used. On several hosts DIR is shared
 """
 
 import contextlib
+import errno
 import functools
 import itertools
-from collections.abc import Collection, Iterator
-from typing import NamedTuple
+from collections.abc import Callable, Collection, Iterator
+from typing import NamedTuple, TypeVar
 
 import jax
 import orbax.checkpoint as ocp
@@ -28,8 +29,18 @@ from grpo_jax.models.decoder import Params
 from grpo_jax.run import checkpoint_files, finished, orbax_logging
 from grpo_jax.run.checkpoint_files import About, Damaged, Extra, Json
 from grpo_jax.run.checksums import checksums
-from grpo_jax.run.workdir import cut_back, log_lengths, not_writable, reason, steps_logged
+from grpo_jax.run.workdir import (
+  cut_back,
+  error_code,
+  log_lengths,
+  not_writable,
+  reason,
+  steps_logged,
+)
 
+# errors of a disk that is there but does not answer, such as one of a network
+FLEETING = (errno.ESTALE, errno.ETIMEDOUT, errno.EAGAIN, errno.EMFILE, errno.ENFILE)
+T = TypeVar("T")
 LEARNER = "policy"  # the learner whose parameters another run may start from
 
 
@@ -146,6 +157,8 @@ class Checkpoints:
     for step in reversed(steps):
       try:
         about, states = self._read(step, abstract_states)
+      except (CheckpointError, StorageError):  # it may be whole
+        raise
       except Exception as cause:  # what is damaged can fail in any way
         damaged[step] = reason(cause)
         continue
@@ -164,11 +177,15 @@ class Checkpoints:
   ) -> tuple[About, dict[str, TrainState]]:
     """Returns the checkpoint of a step; raises on every process if any finds it damaged."""
     path = self.directory / str(step)
+
     # in three parts, after each of which it is known whether all processes succeeded: the last two
     # are collective
-    about = hosts.together(functools.partial(_read_fitting, path, abstract_states))
-    states = hosts.together(functools.partial(_restore, path, abstract_states))
-    hosts.together(functools.partial(checkpoint_files.compare, about["arrays"], states))
+    def on_all(read: Callable[..., T], *args: object) -> T:
+      return hosts.together(functools.partial(_read_whole, path, read, *args))
+
+    about = on_all(_read_fitting, path, abstract_states)
+    states = on_all(_restore, path, abstract_states)
+    on_all(checkpoint_files.compare, about["arrays"], states)
     return about, states
 
   def _set_aside(self, steps: Collection[int]) -> None:
@@ -214,6 +231,8 @@ class Checkpoints:
     try:
       yield
     except Exception as error:
+      if _out_of_memory(error):
+        raise
       safe = self.latest()
       which = "the checkpoint" if step is None else f"the checkpoint of step {step} or before"
       saved = (
@@ -284,6 +303,36 @@ def _read_fitting(path: storage.Path, abstract_states: dict[str, TrainState]) ->
   for name, state in abstract_states.items():
     checkpoint_files.check_fits(path, name, state.params)
   return about
+
+
+def _read_whole(path: storage.Path, read: Callable[..., T], *args: object) -> T:
+  """Returns `read(*args)` of a checkpoint.
+
+  Raises:
+    CheckpointError: there is not enough memory for it.
+    StorageError: its disk could not be read now.
+    Exception: it is damaged.
+  """
+  try:
+    return read(*args)
+  except Exception as error:
+    if _out_of_memory(error):
+      raise CheckpointError(
+        f"{path}: there is not enough memory to restore it ({reason(error)}); use more devices or "
+        "hosts with more memory"
+      ) from error
+    if error_code(error) in FLEETING:
+      raise StorageError(
+        f"{path}: cannot be read now ({reason(error)}); nothing was changed, the same command goes "
+        "on from it"
+      ) from error
+    raise
+
+
+def _out_of_memory(error: Exception) -> bool:
+  """Returns whether a host or a device had no memory left."""
+  device = isinstance(error, jax.errors.JaxRuntimeError) and "RESOURCE_EXHAUSTED" in str(error)
+  return device or isinstance(error, MemoryError)
 
 
 def _restore(path: storage.Path, abstract_states: dict[str, TrainState]) -> dict[str, TrainState]:

@@ -16,6 +16,8 @@ import json
 import os
 import re
 import shutil
+import time
+import uuid
 from collections.abc import Callable, Collection, Iterator
 from typing import Any
 
@@ -53,6 +55,7 @@ MAY_CHANGE = (
 OWN_LOGS = ("metrics.jsonl", "metrics.crc", "samples.jsonl", "samples.crc")
 # The folders whose files it replaces.
 OWN_FOLDERS = ("model", "export", "adapter")
+SEEN_SECONDS = 90.0  # until all hosts see a new file; NFS remembers for 60 that there was none
 
 
 @contextlib.contextmanager
@@ -68,7 +71,7 @@ def locked(workdir: str) -> Iterator[Callable[[], None]]:
     folder.
 
   Raises:
-    SettingError: another run holds the lock; the folder cannot be written.
+    SettingError: another run has the lock, the folder cannot be written, or hosts have others.
   """
   error, held = None, _always
   with contextlib.ExitStack() as stack:
@@ -86,7 +89,33 @@ def locked(workdir: str) -> Iterator[Callable[[], None]]:
         error = not_writable(workdir, cause)
     if message := hosts.text_of_process_0(str(error or "")):
       raise error or SettingError(message)
+    check_seen(workdir)
     yield held
+
+
+def check_seen(workdir: str) -> None:
+  """Refuses a folder that is another one on some host, where the first save would wait for ever."""
+  if jax.process_count() == 1 or storage.in_bucket(workdir):
+    return
+  path = storage.place(workdir) / hosts.text_of_process_0(f"seen-{uuid.uuid4().hex}")
+
+  def look() -> None:
+    if jax.process_index() == 0:
+      path.touch()
+    end = time.monotonic() + SEEN_SECONDS
+    while not path.exists():
+      if time.monotonic() > end:
+        raise SettingError(
+          f"workdir={workdir}: host {jax.process_index()} has another folder there than host 0; "
+          "use a --workdir on a disk that all hosts share, or in a bucket"
+        )
+      time.sleep(0.2)
+
+  try:
+    hosts.together(look)
+  finally:
+    if jax.process_index() == 0:
+      path.unlink(missing_ok=True)
 
 
 def _take(workdir: str, stack: contextlib.ExitStack) -> tuple[str, Callable[[], None]]:
@@ -294,14 +323,26 @@ def not_writable(workdir: str, error: OSError) -> SettingError:
   )
 
 
-def reason(error: BaseException) -> str:
-  """Returns the cause of an error in a few words: the system's message, or the first error's."""
+def error_code(error: BaseException) -> int:
+  """Returns the system's number of an error, also of one from tensorstore; 0: it has none."""
+  error = _first(error)
+  code = re.search(r"os_error_code='(\d+)'", str(error))
+  return int(code[1]) if code else getattr(error, "errno", None) or 0
+
+
+def _first(error: BaseException) -> BaseException:
   while error.__cause__ is not None:
     error = error.__cause__
+  return error
+
+
+def reason(error: BaseException) -> str:
+  """Returns the cause of an error in a few words: the system's message, or the first error's."""
+  error = _first(error)
   if isinstance(error, OSError) and error.strerror:
     return error.strerror
-  if code := re.search(r"os_error_code='(\d+)'", str(error)):
-    return os.strerror(int(code[1]))
+  if code := error_code(error):
+    return os.strerror(code)
   # tensorstore adds its request and places in its source, in brackets
   text = re.sub(r" \[(tensorstore_spec|source locations)=.*", "", str(error), flags=re.DOTALL)
   lines = text.strip().splitlines()

@@ -1,5 +1,6 @@
 """A run's folder: what is saved comes back bit for bit, and nothing that was saved is ever lost."""
 
+import errno
 import os
 import resource
 import signal
@@ -224,6 +225,39 @@ def test_a_damaged_checkpoint_is_passed_over_and_set_aside(saved, tmp_path):
   assert equal(
     saved.restore_latest({"policy": abstract(make_state())}).states["policy"], make_state(5)
   )
+
+
+@pytest.mark.parametrize(
+  "error, kind, said",
+  [
+    (OSError(errno.ESTALE, "stale"), StorageError, "cannot be read now .*nothing was changed"),
+    (ValueError("x os_error_code='116' y"), StorageError, "cannot be read now"),
+    (MemoryError(), CheckpointError, "not enough memory to restore it"),
+    (jax.errors.JaxRuntimeError("RESOURCE_EXHAUSTED: 9 GB"), CheckpointError, "not enough memory"),
+  ],
+)
+def test_a_checkpoint_that_may_be_whole_is_not_set_aside(saved, monkeypatch, error, kind, said):
+  for step in (1, 2):
+    saved.save(step, {"policy": make_state(step)}, {}, {}, wait=True)
+
+  def fails(*_):
+    raise error
+
+  monkeypatch.setattr(checkpoint, "_restore", fails)
+  with pytest.raises(kind, match=said):
+    saved.restore_latest({"policy": abstract(make_state())})
+  assert saved.latest() == 2 and not saved.directory.with_name("damaged").exists()
+
+
+def test_a_save_for_which_there_is_no_memory_blames_no_disk(tmp_path, monkeypatch):
+  checkpoints = checkpoint.Checkpoints(str(tmp_path), keep=1)
+
+  def fails(_):
+    raise MemoryError
+
+  monkeypatch.setattr(checkpoint, "checksums", fails)
+  with pytest.raises(MemoryError):
+    checkpoints.save(1, {"policy": make_state(0)}, {}, {})
 
 
 def test_nothing_is_moved_where_nothing_can_be_restored(saved):

@@ -14,8 +14,8 @@ from checkpoint_test import abstract, make_state
 from conftest import ROOT, environment
 
 from grpo_jax.errors import CheckpointError, SettingError
-from grpo_jax.run import checkpoint
-from grpo_jax.run.workdir import check_owner, check_space, claim, locked
+from grpo_jax.run import checkpoint, workdir
+from grpo_jax.run.workdir import check_owner, check_seen, check_space, claim, locked
 from grpo_jax.setup import defaults, unread
 from grpo_jax.setup.experiment import make
 
@@ -157,6 +157,26 @@ def test_a_folder_has_one_run_at_a_time(tmp_path):
     assert f"is in use by process {os.getpid()} on" in second.stdout
   with locked(workdir):
     pass
+
+
+def test_a_folder_that_is_another_one_on_some_host_is_refused(tmp_path, monkeypatch):
+  monkeypatch.setattr(workdir, "SEEN_SECONDS", 0.3)
+  monkeypatch.setattr(jax, "process_count", lambda: 2)
+  monkeypatch.setattr(workdir.hosts, "text_of_process_0", lambda text: "seen-1")
+  looked = []
+  monkeypatch.setattr(workdir.hosts, "together", lambda make: looked.append(make()))
+  check_seen(str(tmp_path))  # as process 0
+  assert looked == [None] and not list(tmp_path.iterdir())
+  monkeypatch.setattr(jax, "process_index", lambda: 1)
+  with pytest.raises(
+    SettingError, match="^workdir=.*: host 1 has another folder there than host 0"
+  ):
+    check_seen(str(tmp_path))
+  (tmp_path / "seen-1").touch()
+  check_seen(str(tmp_path))
+  assert (tmp_path / "seen-1").exists()  # process 0 removes it
+  monkeypatch.setattr(jax, "process_count", lambda: 1)
+  check_seen(str(tmp_path / "not made"))
 
 
 def test_steps_may_not_change_where_the_learning_rate_depends_on_them(tmp_path):
