@@ -28,7 +28,7 @@ MOST = 5 * 1000**3  # bytes of weights in a file
 TOKENIZER_BYTES = 50 * 1000**2  # more than the largest tokenizer.json
 INSTALL = "pip install -e '.[gguf]' -c constraints.txt"
 DTYPE = "bfloat16"
-ARRAYS = ("tokenizer.ggml.tokens", "tokenizer.ggml.token_type")
+TOKENS = "tokenizer.ggml.tokens"
 QUESTION = "Tom has 3 apples and buys 4 more. How many now?"
 
 
@@ -37,7 +37,7 @@ class Source(NamedTuple):
 
   where: str  # names the file in messages
   file: pathlib.Path
-  metadata: dict[str, Any]  # numbers, texts and ARRAYS, by their keys
+  metadata: dict[str, Any]  # numbers, texts and the list TOKENS, by their keys
   tensors: dict[
     str, Any
   ]  # gguf.ReaderTensor by names in the file, without the scaling of positions
@@ -150,7 +150,7 @@ def _read(file: pathlib.Path, gguf: Any) -> Source:
     metadata = {
       key: _value(field)
       for key, field in reader.fields.items()
-      if key in ARRAYS or not (key.startswith("tokenizer.") and _is_array(field))
+      if key == TOKENS or not (key.startswith("tokenizer.") and _is_array(field))
     }
   except Exception as error:  # the library raises many kinds
     raise SettingError(
@@ -198,8 +198,11 @@ def _check_room(out: str, size: int) -> None:
 
 
 def _tokenizer(source: Source, transformers: Any) -> Any:
-  """Returns the tokenizer of the file, as transformers builds it."""
+  """Returns the tokenizer of the file as transformers builds it, mended."""
+  from transformers.integrations import gguf as transformers_gguf
   from transformers.integrations.gguf import gguf_tokenizer_mapping
+
+  from grpo_jax.models.hf import gguf_tokenizer
 
   model, before = (source.metadata.get(f"tokenizer.ggml.{key}") for key in ("model", "pre"))
   known = {"gpt-2", "olmo", *gguf_tokenizer_mapping.GGUF_PRE_TOKENIZER_SPLITS}
@@ -209,9 +212,10 @@ def _tokenizer(source: Source, transformers: Any) -> Any:
       f"split texts otherwise; one of {', '.join(sorted(known))} would work"
     )
   try:
-    return transformers.PreTrainedTokenizerFast.from_pretrained(
-      source.file.parent, gguf_file=source.file.name
-    )
+    family, parts, settings = transformers_gguf.get_gguf_tokenizer(str(source.file))
+    backend, _ = transformers_gguf.convert_gguf_tokenizer(family, parts)
+    backend = gguf_tokenizer.mend(backend, source.metadata.get(TOKENS, []))
+    return transformers.PreTrainedTokenizerFast(tokenizer_object=backend, **settings)
   except Exception as error:  # transformers raises many kinds
     raise SettingError(
       f"{source.where}: its tokenizer cannot be converted ({' '.join(str(error).split())[:200]})"
@@ -234,10 +238,10 @@ def _save_tokenizer(tokenizer: Any, folder: storage.Path) -> None:
 
 def _special_ids(metadata: Mapping[str, Any], vocab: int) -> dict[str, Any]:
   """Returns the ids of the tokens that begin, end and pad, as config.json has them."""
-  from grpo_jax.models.hf import gguf as names
+  from grpo_jax.models.hf import gguf_tokenizer
 
-  tokens, kinds = (metadata.get(key, []) for key in ARRAYS)
-  ends = [i for i in names.end_tokens(metadata, tokens, kinds) if i < vocab]
+  ends = gguf_tokenizer.end_tokens(metadata, metadata.get(TOKENS, []))
+  ends = [i for i in ends if i < vocab]
   ids = {"eos_token_id": ends[0] if len(ends) == 1 else ends} if ends else {}
   for name, key in (("bos_token_id", "bos_token_id"), ("pad_token_id", "padding_token_id")):
     token = metadata.get(f"tokenizer.ggml.{key}")

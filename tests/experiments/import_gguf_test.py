@@ -115,6 +115,68 @@ def test_a_large_model_is_in_several_files(qwen3, tmp_path, monkeypatch):
   assert all(np.array_equal(got[name], want[name]) for name in want)
 
 
+# -- what the file does not say of its tokenizer
+
+
+def imported(folder, architecture, turn=("", ""), **options):
+  """Returns the tokenizer of an imported file, whose template has texts around a message."""
+  begin, end = turn
+  template = f"{{% for m in messages %}}{begin}{{{{ m['content'] }}}}{end}{{% endfor %}}"
+  options["tokenizer"] = options.get("tokenizer", {}) | {"chat_template": template}
+  gguf_files.write(folder / "m.gguf", architecture, **options)
+  out = folder / "out"
+  import_gguf.convert(folder / "m.gguf", str(out))
+  return reading.load(out)
+
+
+def chat(tokenizer, question="ab"):
+  return tokenizer.render(question, template="{question}", chat=True, system="", arguments=())
+
+
+@pytest.mark.parametrize(
+  "architecture, begin, end, kind",
+  [
+    ("gemma3", "<start_of_turn>", "<end_of_turn>", gguf_files.NORMAL),
+    ("qwen3", "<|im_start|>", "<|im_end|>", gguf_files.NORMAL),
+    ("qwen2", "<|im_start|>", "<|im_end|>", gguf_files.USER_DEFINED),
+  ],
+)
+def test_turns_have_their_tokens_whatever_type_the_file_gives_them(
+  architecture, begin, end, kind, tmp_path
+):
+  tokenizer = imported(
+    tmp_path,
+    architecture,
+    turn=(begin, end),
+    tokens={begin: kind, end: kind},
+    tokenizer={"ggml.eos_token_id": 1},
+  )
+  ids = [tokenizer.special_id(text) for text in (begin, end)]
+  assert chat(tokenizer) == [ids[0], *tokenizer.encode("ab"), ids[1]]
+  assert ids[1] in tokenizer.eos_ids
+  assert not set(ids) & set(tokenizer.encode(begin + end))
+
+
+def test_tokens_outside_the_byte_alphabet_keep_their_ids(tmp_path):
+  texts = ("<｜begin▁of▁sentence｜>", "<｜User｜>", "<｜end▁of▁sentence｜>")
+  begin, user, end = ids = (261, 262, 263)
+  tokenizer = imported(
+    tmp_path,
+    "qwen2",
+    turn=("".join(texts[:2]), texts[2]),
+    tokens=dict.fromkeys(texts, gguf_files.CONTROL),
+    tokenizer={
+      "ggml.pre": "deepseek-r1-qwen",
+      "ggml.bos_token_id": begin,
+      "ggml.eos_token_id": end,
+      "ggml.add_bos_token": True,
+    },
+  )
+  assert tuple(map(tokenizer.special_id, texts)) == ids
+  assert chat(tokenizer) == [begin, user, *tokenizer.encode("ab"), end]
+  assert end in tokenizer.eos_ids and tokenizer.vocab_size == gguf_files.VOCAB
+
+
 # -- bad input
 
 WRONG = {

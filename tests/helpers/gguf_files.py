@@ -2,6 +2,7 @@
 
 import dataclasses
 import pathlib
+from collections.abc import Mapping
 from typing import Any
 
 import families
@@ -13,7 +14,7 @@ from grpo_jax.models.shape import DecoderConfig
 from grpo_jax.models.variants import gemma2, gemma3, smollm3
 
 VOCAB = 300
-NORMAL, CONTROL, BYTE = 1, 3, 6
+NORMAL, CONTROL, USER_DEFINED, BYTE = 1, 3, 4, 6
 PLUS_ONE, PERMUTED = ("gemma", "gemma2", "gemma3"), ("llama", "smollm3")
 READ_BY_TRANSFORMERS = ("llama", "qwen2", "qwen3", "gemma2", "gemma3")
 
@@ -83,13 +84,23 @@ def stored(architecture: str, name: str, values: np.ndarray) -> tuple[str, np.nd
   return name, np.ascontiguousarray(values)
 
 
-def _add_sentence_pieces(writer: Any) -> None:
+def _fill(
+  tokens: list[str], kinds: list[int], given: Mapping[str, int], unused: str
+) -> tuple[list[str], list[int]]:
+  """Returns tokens and kinds with those that are given, and unused ones up to VOCAB."""
+  tokens = [*tokens, *(text for text in given if text not in tokens)]
+  tokens += [unused.format(i) for i in range(VOCAB - len(tokens))]
+  defaults = [*kinds, *[CONTROL] * (VOCAB - len(kinds))]
+  return tokens, [given.get(text, kind) for text, kind in zip(tokens, defaults)]
+
+
+def _add_sentence_pieces(writer: Any, given: Mapping[str, int]) -> None:
   """Adds a vocabulary as that of Gemma: special tokens, bytes and pieces with their scores."""
   tokens = ["<pad>", "<eos>", "<bos>", "<unk>"]
   tokens += [f"<0x{i:02X}>" for i in range(256)]
   tokens += ["ab", "▁ab", "▁", "a", "b", "c", "\n", "<end_of_turn>"]
-  tokens += [f"<unused{i}>" for i in range(VOCAB - len(tokens))]
-  kinds = [CONTROL] * 4 + [BYTE] * 256 + [NORMAL] * 7 + [CONTROL] * (VOCAB - 267)
+  kinds = [CONTROL] * 4 + [BYTE] * 256 + [NORMAL] * 7
+  tokens, kinds = _fill(tokens, kinds, given, "<unused{}>")
   writer.add_tokenizer_model("llama")
   writer.add_tokenizer_pre("default")
   writer.add_token_list(tokens)
@@ -103,14 +114,13 @@ def _add_sentence_pieces(writer: Any) -> None:
   writer.add_add_space_prefix(False)
 
 
-def _add_bytes(writer: Any) -> None:
+def _add_bytes(writer: Any, given: Mapping[str, int]) -> None:
   """Adds a vocabulary as that of Qwen: the byte alphabet, two merges and special tokens."""
   from tokenizers import pre_tokenizers
 
   tokens = sorted(pre_tokenizers.ByteLevel.alphabet()) + ["ab", "Ġab"]
   tokens += ["<|endoftext|>", "<|im_start|>", "<|im_end|>"]
-  kinds = [NORMAL] * 258 + [CONTROL] * 3 + [CONTROL] * (VOCAB - 261)
-  tokens += [f"<|unused{i}|>" for i in range(VOCAB - len(tokens))]
+  tokens, kinds = _fill(tokens, [NORMAL] * 258, given, "<|unused{}|>")
   writer.add_tokenizer_model("gpt2")
   writer.add_tokenizer_pre("qwen2")
   writer.add_token_list(tokens)
@@ -123,7 +133,13 @@ def _add_bytes(writer: Any) -> None:
 
 
 def write(
-  file: pathlib.Path, architecture: str, drop: tuple[str, ...] = (), **metadata: Any
+  file: pathlib.Path,
+  architecture: str,
+  drop: tuple[str, ...] = (),
+  tokens: Mapping[str, int] | None = None,
+  tokenizer: Mapping[str, Any] | None = None,
+  sentences: bool | None = None,
+  **metadata: Any,
 ) -> dict[str, np.ndarray]:
   """Writes a file and returns its weights by transformers' names.
 
@@ -131,6 +147,9 @@ def write(
     file: to write.
     architecture: one of MODELS.
     drop: names in the file of tensors to leave out.
+    tokens: further tokens, or other kinds of those that the vocabulary has.
+    tokenizer: other values of keys behind "tokenizer."; None leaves a key out.
+    sentences: whether the vocabulary has sentence pieces; by the architecture if left out.
     **metadata: further keys behind "ARCHITECTURE.", with __ for a dot.
   """
   gguf = pytest.importorskip("gguf", reason="the library gguf is missing: the extra gguf has it")
@@ -162,8 +181,14 @@ def write(
       value,
       gguf.GGUFValueType.get_type(value),
     )
-  sentences = architecture.startswith(("gemma", "llama", "phi3"))
-  (_add_sentence_pieces if sentences else _add_bytes)(writer)
+  if sentences is None:
+    sentences = architecture.startswith(("gemma", "llama", "phi3"))
+  (_add_sentence_pieces if sentences else _add_bytes)(writer, tokens or {})
+  for key, value in (tokenizer or {}).items():
+    writer.kv_data[0].pop(f"tokenizer.{key}", None)
+    if value is not None:
+      kind = gguf.GGUFValueType.get_type(value)
+      writer.add_key_value(f"tokenizer.{key}", value, kind)
   for name, values in model.items():
     name, values = stored(architecture, name, values)
     if name not in drop:

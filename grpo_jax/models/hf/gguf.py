@@ -93,11 +93,6 @@ _BLOCK = re.compile(r"blk\.([0-9]{1,5})\.(.+)")
 EMBEDDING, HEAD, ROPE_FACTORS = "token_embd.weight", "output.weight", "rope_freqs.weight"
 _LLAMA3 = (1.0, 4.0, 8192.0)  # low and high factor, original context: the file does not say them
 
-# Texts that end a turn, which llama.cpp stops at whatever the metadata says.
-END_TEXTS = ("<end_of_turn>", "<|im_end|>", "<|eot_id|>", "<|eom_id|>", "<|end|>", "<|endoftext|>")
-END_KEYS = tuple(f"tokenizer.ggml.{name}_token_id" for name in ("eos", "eot", "eom"))
-CONTROL = 3  # of tokenizer.ggml.token_type
-
 
 def architecture(where: str, metadata: Mapping[str, Any]) -> Architecture:
   """Returns how the file's family is stored; `where` names the file in messages."""
@@ -273,20 +268,3 @@ def to_hugging_face(
     pairs = values.reshape(heads, config.head_dim // 2, 2, *values.shape[1:])
     return pairs.swapaxes(1, 2).reshape(values.shape)
   return values
-
-
-def end_tokens(
-  metadata: Mapping[str, Any], tokens: Sequence[str], kinds: Sequence[int]
-) -> list[int]:
-  """Returns the ids that end a completion, those that the metadata names first.
-
-  Args:
-    metadata: numbers and texts by their keys.
-    tokens: texts by id.
-    kinds: tokenizer.ggml.token_type by id.
-  """
-  named = [metadata[key] for key in END_KEYS if key in metadata]
-  turns = [
-    i for i, (text, kind) in enumerate(zip(tokens, kinds)) if kind == CONTROL and text in END_TEXTS
-  ]
-  return list(dict.fromkeys([*named, *turns]))

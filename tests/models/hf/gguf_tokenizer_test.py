@@ -1,0 +1,29 @@
+"""What a GGUF leaves out of its tokenizer; import_gguf_test.py imports whole files."""
+
+from tokenizers import AddedToken, Tokenizer, models, pre_tokenizers
+
+from grpo_jax.models.hf import gguf_tokenizer
+
+TOKENS = ["a", "b", "▁", "▁a", "<s>", "<|end|>", "<|a b|>", "<|>", "<end_of_turn>", "<b>"]
+
+
+def built():
+  """Returns a tokenizer of TOKENS, mended."""
+  vocab = {text: i for i, text in enumerate(TOKENS)}
+  backend = Tokenizer(models.BPE(vocab=vocab, merges=[("▁", "a")]))
+  backend.pre_tokenizer = pre_tokenizers.Metaspace(prepend_scheme="first", split=False)
+  backend.add_special_tokens([AddedToken("<s>", normalized=False, special=True)])
+  return gguf_tokenizer.mend(backend, TOKENS)
+
+
+def test_end_tokens_are_those_that_are_named_and_those_whose_text_says_so():
+  metadata = {"tokenizer.ggml.eot_token_id": 4, "tokenizer.ggml.eos_token_id": 8}
+  assert gguf_tokenizer.end_tokens(metadata, TOKENS) == [8, 4, 5]
+  assert gguf_tokenizer.end_tokens({}, ["a", "<|end_of_text|>"]) == [1]
+
+
+def test_only_texts_with_bars_or_of_turns_are_special_by_their_looks():
+  added = built().get_added_tokens_decoder()
+  assert {token.content for token in added.values()} == {"<s>", "<|end|>", "<end_of_turn>"}
+  assert all(token.special and not token.normalized for token in added.values())
+  assert all(TOKENS[i] == token.content for i, token in added.items())
