@@ -214,7 +214,7 @@ def _tokenizer(source: Source, transformers: Any) -> Any:
   try:
     family, parts, settings = transformers_gguf.get_gguf_tokenizer(str(source.file))
     backend, _ = transformers_gguf.convert_gguf_tokenizer(family, parts)
-    backend = gguf_tokenizer.mend(backend, source.metadata.get(TOKENS, []))
+    backend = gguf_tokenizer.mend(backend, source.metadata, source.metadata.get(TOKENS, []))
     return transformers.PreTrainedTokenizerFast(tokenizer_object=backend, **settings)
   except Exception as error:  # transformers raises many kinds
     raise SettingError(

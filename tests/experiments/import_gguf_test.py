@@ -138,7 +138,7 @@ def chat(tokenizer, question="ab"):
   [
     ("gemma3", "<start_of_turn>", "<end_of_turn>", gguf_files.NORMAL),
     ("qwen3", "<|im_start|>", "<|im_end|>", gguf_files.NORMAL),
-    ("qwen2", "<|im_start|>", "<|im_end|>", gguf_files.USER_DEFINED),
+    ("llama", "<|im_start|>", "<|im_end|>", gguf_files.USER_DEFINED),
   ],
 )
 def test_turns_have_their_tokens_whatever_type_the_file_gives_them(
@@ -155,6 +155,54 @@ def test_turns_have_their_tokens_whatever_type_the_file_gives_them(
   assert chat(tokenizer) == [ids[0], *tokenizer.encode("ab"), ids[1]]
   assert ids[1] in tokenizer.eos_ids
   assert not set(ids) & set(tokenizer.encode(begin + end))
+
+
+def test_phi_3s_tokens_take_away_the_white_space_after_them(tmp_path):
+  roles = ("<|user|>", "<|end|>", "<|assistant|>", "<|endoftext|>")
+  tokenizer = imported(
+    tmp_path,
+    "phi3",
+    turn=("<|user|>\n", "<|end|>\n<|assistant|>\n<|endoftext|>\n"),
+    tokens=dict.fromkeys(roles, gguf_files.CONTROL),
+  )
+  user, end, assistant, last = (tokenizer.special_id(text) for text in roles)
+  after = tokenizer.encode("\n")
+  assert after and chat(tokenizer) == [
+    user,
+    *tokenizer.encode("ab"),
+    end,
+    assistant,
+    last,
+    *after,
+  ]
+
+
+@pytest.mark.parametrize(
+  "says, tokens, first, later",
+  [
+    ({}, {}, "▁ab", "▁ab"),
+    ({"ggml.add_space_prefix": None}, {}, "▁ab", "▁ab"),
+    ({"ggml.add_space_prefix": False}, {}, "ab", "ab"),
+    ({}, {"[INST]": gguf_files.CONTROL}, "▁ab", "ab"),
+  ],
+)
+def test_a_space_comes_before_the_texts_that_llama_2_has_one_before(
+  says, tokens, first, later, tmp_path
+):
+  tokenizer = imported(
+    tmp_path,
+    "llama",
+    turn=("ab<eos>", ""),
+    tokens=tokens,
+    tokenizer=says,
+  )
+  pieces = tokenizer.pieces()
+  assert [pieces[i] for i in chat(tokenizer)] == [first, "<eos>", later]
+  transformers = pytest.importorskip("transformers")
+  theirs = transformers.AutoTokenizer.from_pretrained(tmp_path / "out")
+  ids = theirs("ab ab", add_special_tokens=False)["input_ids"]
+  assert tokenizer.encode("ab ab") == ids and theirs.decode(ids) == "ab ab"
+  assert theirs.decode([pieces.index("▁ab")]) == ("ab" if first == "▁ab" else " ab")
 
 
 def test_tokens_outside_the_byte_alphabet_keep_their_ids(tmp_path):

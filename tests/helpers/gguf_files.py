@@ -111,7 +111,7 @@ def _add_sentence_pieces(writer: Any, given: Mapping[str, int]) -> None:
   writer.add_unk_token_id(3)
   writer.add_pad_token_id(0)
   writer.add_add_bos_token(True)
-  writer.add_add_space_prefix(False)
+  writer.add_add_space_prefix(not writer.arch.startswith("gemma"))
 
 
 def _add_bytes(writer: Any, given: Mapping[str, int]) -> None:

@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import tokenizers
+from tokenizers import decoders, normalizers
 
 # Texts that end a turn, which llama.cpp stops at whatever the metadata says.
 END_TEXTS = (
@@ -20,6 +21,9 @@ END_TEXTS = (
 END_KEYS = tuple(f"tokenizer.ggml.{name}_token_id" for name in ("eos", "eot", "eom"))
 # Texts of tokens that are special whatever type the file gives them. DeepSeek's bars are wide.
 _SPECIAL = re.compile(r"<\|[^|\s]+\|>|<｜[^｜\s]+｜>|<(?:start|end)_of_turn>")
+
+_KEEPS_SPACE = ("<unk>", "<s>", "<|endoftext|>")  # of Phi-3; its other special tokens take it away
+_SPACE = "▁"
 
 
 def end_tokens(metadata: Mapping[str, Any], tokens: Sequence[str]) -> list[int]:
@@ -34,14 +38,24 @@ def end_tokens(metadata: Mapping[str, Any], tokens: Sequence[str]) -> list[int]:
   return list(dict.fromkeys([*named, *turns]))
 
 
-def mend(backend: tokenizers.Tokenizer, tokens: Sequence[str]) -> tokenizers.Tokenizer:
+def mend(
+  backend: tokenizers.Tokenizer, metadata: Mapping[str, Any], tokens: Sequence[str]
+) -> tokenizers.Tokenizer:
   """Returns the tokenizer with what the file does not say.
 
   Args:
     backend: as transformers builds it, which may be changed.
+    metadata: numbers and texts by their keys.
     tokens: texts by id.
   """
-  return _mark_special(backend, tokens)
+  backend = _mark_special(backend, tokens)
+  family = metadata.get("general.architecture")
+  if metadata.get("tokenizer.ggml.model") == "llama":
+    if family == "phi3":
+      _strip_after_special(backend)
+    elif family == "llama":
+      _prefix_space(backend, metadata.get("tokenizer.ggml.add_space_prefix", True), tokens)
+  return backend
 
 
 def _mark_special(backend: tokenizers.Tokenizer, tokens: Sequence[str]) -> tokenizers.Tokenizer:
@@ -60,3 +74,28 @@ def _mark_special(backend: tokenizers.Tokenizer, tokens: Sequence[str]) -> token
   added = [tokenizers.AddedToken(text, normalized=False, special=True) for text in special]
   backend.add_special_tokens(added)
   return backend
+
+
+def _strip_after_special(backend: tokenizers.Tokenizer) -> None:
+  """Lets Phi-3's special tokens take away the white space after them."""
+  for token in backend.get_added_tokens_decoder().values():
+    if token.content not in _KEEPS_SPACE:
+      flags = {"normalized": False, "special": token.special}
+      backend.add_tokens([tokenizers.AddedToken(token.content, rstrip=True, **flags)])
+
+
+def _prefix_space(backend: tokenizers.Tokenizer, prefix: bool, tokens: Sequence[str]) -> None:
+  """Puts a space before each text between special tokens, as Llama 2 does, or before none.
+
+  Mistral's tokenizers with a token [INST] are left as they are, with a space before a text that
+  comes first: their chat template has the other spaces itself.
+  """
+  if prefix and "[INST]" in tokens:
+    return
+  parts = [normalizers.Prepend(_SPACE)] if prefix else []
+  backend.normalizer = normalizers.Sequence([*parts, normalizers.Replace(" ", _SPACE)])
+  backend.pre_tokenizer = None
+  if not prefix:
+    backend.decoder = decoders.Sequence(
+      [decoders.Replace(_SPACE, " "), decoders.ByteFallback(), decoders.Fuse()]
+    )

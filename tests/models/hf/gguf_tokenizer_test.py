@@ -1,5 +1,6 @@
 """What a GGUF leaves out of its tokenizer; import_gguf_test.py imports whole files."""
 
+import pytest
 from tokenizers import AddedToken, Tokenizer, models, pre_tokenizers
 
 from grpo_jax.models.hf import gguf_tokenizer
@@ -7,13 +8,17 @@ from grpo_jax.models.hf import gguf_tokenizer
 TOKENS = ["a", "b", "▁", "▁a", "<s>", "<|end|>", "<|a b|>", "<|>", "<end_of_turn>", "<b>"]
 
 
-def built():
-  """Returns a tokenizer of TOKENS, mended."""
+def built(**metadata):
+  """Returns a tokenizer of TOKENS, mended for a file with that metadata."""
   vocab = {text: i for i, text in enumerate(TOKENS)}
   backend = Tokenizer(models.BPE(vocab=vocab, merges=[("▁", "a")]))
   backend.pre_tokenizer = pre_tokenizers.Metaspace(prepend_scheme="first", split=False)
   backend.add_special_tokens([AddedToken("<s>", normalized=False, special=True)])
-  return gguf_tokenizer.mend(backend, TOKENS)
+  named = {
+    "general.architecture": metadata.pop("architecture", "olmo2"),
+    **{f"tokenizer.ggml.{key}": value for key, value in metadata.items()},
+  }
+  return gguf_tokenizer.mend(backend, named, TOKENS)
 
 
 def test_end_tokens_are_those_that_are_named_and_those_whose_text_says_so():
@@ -27,3 +32,17 @@ def test_only_texts_with_bars_or_of_turns_are_special_by_their_looks():
   assert {token.content for token in added.values()} == {"<s>", "<|end|>", "<end_of_turn>"}
   assert all(token.special and not token.normalized for token in added.values())
   assert all(TOKENS[i] == token.content for i, token in added.items())
+
+
+@pytest.mark.parametrize(
+  "metadata, ids",
+  [
+    ({"architecture": "llama", "model": "llama"}, [3, 5, 2, 3, 4, 2, 3]),
+    ({"architecture": "llama", "model": "llama", "add_space_prefix": False}, [0, 5, 3, 4, 3]),
+    ({"architecture": "phi3", "model": "llama"}, [3, 5, 0, 4, 3]),
+    ({"architecture": "phi3", "model": "gpt2"}, [3, 5, 3, 4, 3]),
+    ({"architecture": "gemma3", "model": "llama"}, [3, 5, 3, 4, 3]),
+  ],
+)
+def test_spaces_by_special_tokens_are_those_of_the_family(metadata, ids):
+  assert built(**metadata).encode("a<|end|> a<s> a").ids == ids
