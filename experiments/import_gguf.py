@@ -211,10 +211,12 @@ def _tokenizer(source: Source, transformers: Any) -> Any:
       f"{source.where}: tokenizer.ggml.pre={before!r} is not known to transformers, which would "
       f"split texts otherwise; one of {', '.join(sorted(known))} would work"
     )
+  begins = gguf_tokenizer.adds_begin(source.metadata)
   try:
     family, parts, settings = transformers_gguf.get_gguf_tokenizer(str(source.file))
     backend, _ = transformers_gguf.convert_gguf_tokenizer(family, parts)
     backend = gguf_tokenizer.mend(backend, source.metadata, source.metadata.get(TOKENS, []))
+    settings |= {} if begins is None else {"add_bos_token": begins}
     return transformers.PreTrainedTokenizerFast(tokenizer_object=backend, **settings)
   except Exception as error:  # transformers raises many kinds
     raise SettingError(

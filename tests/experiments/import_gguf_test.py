@@ -205,6 +205,30 @@ def test_a_space_comes_before_the_texts_that_llama_2_has_one_before(
   assert theirs.decode([pieces.index("▁ab")]) == ("ab" if first == "▁ab" else " ab")
 
 
+@pytest.mark.parametrize("says, begins", [(None, True), (True, True), (False, False)])
+def test_llama_3_begins_a_text_and_takes_words_whole(says, begins, tmp_path):
+  tokenizer = imported(
+    tmp_path,
+    "llama",
+    sentences=False,
+    tokens={"abc": gguf_files.NORMAL, "<|end_of_text|>": gguf_files.CONTROL},
+    tokenizer={
+      "ggml.pre": "llama-bpe",
+      "ggml.add_bos_token": says,
+      "ggml.bos_token_id": 259,
+    },
+  )
+  word = tokenizer.pieces().index("abc")
+  plain = {"template": "{question}", "chat": False, "system": "", "arguments": ()}
+  assert tokenizer.render("abc", **plain) == [*[259] * begins, word]
+  assert tokenizer.special_id("<|end_of_text|>") in tokenizer.eos_ids
+
+
+def test_qwen_composes_characters(tmp_path):
+  tokenizer = imported(tmp_path, "qwen2")
+  assert tokenizer.encode("u\u0308") == tokenizer.encode("\u00fc")
+
+
 def test_tokens_outside_the_byte_alphabet_keep_their_ids(tmp_path):
   texts = ("<｜begin▁of▁sentence｜>", "<｜User｜>", "<｜end▁of▁sentence｜>")
   begin, user, end = ids = (261, 262, 263)

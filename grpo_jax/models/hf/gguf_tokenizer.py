@@ -22,6 +22,10 @@ END_KEYS = tuple(f"tokenizer.ggml.{name}_token_id" for name in ("eos", "eot", "e
 # Texts of tokens that are special whatever type the file gives them. DeepSeek's bars are wide.
 _SPECIAL = re.compile(r"<\|[^|\s]+\|>|<｜[^｜\s]+｜>|<(?:start|end)_of_turn>")
 
+# Values of tokenizer.ggml.pre: with these a word of the vocabulary is a token whether or not merges
+# make it, and a text starts with the begin token; with those below characters are composed.
+_LLAMA3 = ("llama3", "llama-v3", "llama-bpe", "falcon3", "tekken")
+_NFC = ("qwen2", "deepseek-r1-qwen")
 _KEEPS_SPACE = ("<unk>", "<s>", "<|endoftext|>")  # of Phi-3; its other special tokens take it away
 _SPACE = "▁"
 
@@ -38,6 +42,13 @@ def end_tokens(metadata: Mapping[str, Any], tokens: Sequence[str]) -> list[int]:
   return list(dict.fromkeys([*named, *turns]))
 
 
+def adds_begin(metadata: Mapping[str, Any]) -> bool | None:
+  """Returns whether a text starts with the begin token; None leaves it to transformers."""
+  if metadata.get("tokenizer.ggml.pre") in _LLAMA3:
+    return bool(metadata.get("tokenizer.ggml.add_bos_token", True))
+  return None
+
+
 def mend(
   backend: tokenizers.Tokenizer, metadata: Mapping[str, Any], tokens: Sequence[str]
 ) -> tokenizers.Tokenizer:
@@ -49,12 +60,16 @@ def mend(
     tokens: texts by id.
   """
   backend = _mark_special(backend, tokens)
-  family = metadata.get("general.architecture")
+  family, before = metadata.get("general.architecture"), metadata.get("tokenizer.ggml.pre")
   if metadata.get("tokenizer.ggml.model") == "llama":
     if family == "phi3":
       _strip_after_special(backend)
     elif family == "llama":
       _prefix_space(backend, metadata.get("tokenizer.ggml.add_space_prefix", True), tokens)
+  elif before in _LLAMA3:
+    backend.model.ignore_merges = True
+  elif before in _NFC:
+    backend.normalizer = normalizers.NFC()
   return backend
 
 

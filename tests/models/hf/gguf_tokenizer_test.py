@@ -35,6 +35,20 @@ def test_only_texts_with_bars_or_of_turns_are_special_by_their_looks():
 
 
 @pytest.mark.parametrize(
+  "metadata, begins",
+  [
+    ({}, None),
+    ({"pre": "qwen2"}, None),
+    ({"pre": "llama-bpe"}, True),
+    ({"pre": "tekken", "add_bos_token": False}, False),
+  ],
+)
+def test_llama_3_begins_a_text_unless_the_file_says_otherwise(metadata, begins):
+  named = {f"tokenizer.ggml.{key}": value for key, value in metadata.items()}
+  assert gguf_tokenizer.adds_begin(named) is begins
+
+
+@pytest.mark.parametrize(
   "metadata, ids",
   [
     ({"architecture": "llama", "model": "llama"}, [3, 5, 2, 3, 4, 2, 3]),
@@ -46,3 +60,8 @@ def test_only_texts_with_bars_or_of_turns_are_special_by_their_looks():
 )
 def test_spaces_by_special_tokens_are_those_of_the_family(metadata, ids):
   assert built(**metadata).encode("a<|end|> a<s> a").ids == ids
+
+
+def test_characters_are_composed_for_qwen_alone():
+  assert built(model="gpt2", pre="qwen2").normalizer.normalize_str("u\u0308") == "\u00fc"
+  assert built(model="gpt2", pre="dbrx").normalizer is None
