@@ -54,6 +54,11 @@ def main(argv: list[str]) -> None:
     written = convert(file, values.out)
     print(f"{values.out}: {written}", file=out)
     print(
+      "its tokenizer is rebuilt from the GGUF; where you have the original model's folder, "
+      "--config.tokenizer=FOLDER takes that one",
+      file=out,
+    )
+    print(
       f"try it: python -m experiments.sample --path={values.out} --prompt='{QUESTION}'", file=out
     )
 

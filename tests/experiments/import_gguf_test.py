@@ -166,15 +166,8 @@ def test_phi_3s_tokens_take_away_the_white_space_after_them(tmp_path):
     tokens=dict.fromkeys(roles, gguf_files.CONTROL),
   )
   user, end, assistant, last = (tokenizer.special_id(text) for text in roles)
-  after = tokenizer.encode("\n")
-  assert after and chat(tokenizer) == [
-    user,
-    *tokenizer.encode("ab"),
-    end,
-    assistant,
-    last,
-    *after,
-  ]
+  turn = [user, *tokenizer.encode("ab"), end]
+  assert chat(tokenizer) == [*turn, assistant, last, *tokenizer.encode("\n")]
 
 
 @pytest.mark.parametrize(
@@ -189,13 +182,8 @@ def test_phi_3s_tokens_take_away_the_white_space_after_them(tmp_path):
 def test_a_space_comes_before_the_texts_that_llama_2_has_one_before(
   says, tokens, first, later, tmp_path
 ):
-  tokenizer = imported(
-    tmp_path,
-    "llama",
-    turn=("ab<eos>", ""),
-    tokens=tokens,
-    tokenizer=says,
-  )
+  turn = ("ab<eos>", "")
+  tokenizer = imported(tmp_path, "llama", turn=turn, tokens=tokens, tokenizer=says)
   pieces = tokenizer.pieces()
   assert [pieces[i] for i in chat(tokenizer)] == [first, "<eos>", later]
   transformers = pytest.importorskip("transformers")
@@ -212,11 +200,7 @@ def test_llama_3_begins_a_text_and_takes_words_whole(says, begins, tmp_path):
     "llama",
     sentences=False,
     tokens={"abc": gguf_files.NORMAL, "<|end_of_text|>": gguf_files.CONTROL},
-    tokenizer={
-      "ggml.pre": "llama-bpe",
-      "ggml.add_bos_token": says,
-      "ggml.bos_token_id": 259,
-    },
+    tokenizer={"ggml.pre": "llama-bpe", "ggml.add_bos_token": says, "ggml.bos_token_id": 259},
   )
   word = tokenizer.pieces().index("abc")
   plain = {"template": "{question}", "chat": False, "system": "", "arguments": ()}
@@ -350,8 +334,9 @@ def test_a_full_disk_ends_with_a_line_and_leaves_nothing(qwen3, tmp_path, monkey
 def test_the_command_says_what_it_wrote_and_how_to_try_it(qwen3, tmp_path, program):
   done = program("experiments.import_gguf", qwen3, f"--out={tmp_path / 'out'}")
   assert done.returncode == 0, done.stderr
-  written, tried = done.stdout.splitlines()
+  written, rebuilt, tried = done.stdout.splitlines()
   assert written.startswith(f"{tmp_path / 'out'}: qwen3, ")
+  assert "--config.tokenizer=FOLDER" in rebuilt
   assert f"--path={tmp_path / 'out'}" in tried
   again = program("experiments.import_gguf", qwen3, f"--out={tmp_path / 'out'}")
   assert again.returncode == 2 and "is there, and not empty" in again.stderr
