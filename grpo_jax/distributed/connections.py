@@ -10,6 +10,7 @@ from jax._src import distributed  # the address of process 0 is not public
 from grpo_jax.distributed import hosts
 
 CONNECT_SECONDS = 30
+GREETING_SECONDS = 3  # for one connection to say who it is
 KEEPALIVE_SECONDS = 25  # until the system notices that another machine is lost
 
 
@@ -50,13 +51,21 @@ def _accept(server: socket.socket, secret: str, others: int) -> dict[int, socket
   server.settimeout(CONNECT_SECONDS)
   while len(connected) < others:
     connection, _ = server.accept()
-    connection.settimeout(CONNECT_SECONDS)
-    word, _, index = connection.makefile().readline(100).strip().partition(" ")
+    word, _, index = _greeting(connection).partition(" ")
     if secrets.compare_digest(word.encode(), secret.encode()):
       connected[int(index)] = _keep_alive(connection)
     else:
       connection.close()
   return connected
+
+
+def _greeting(connection: socket.socket) -> str:
+  """Returns the first line that comes; "" if none does, as from a program that scans ports."""
+  connection.settimeout(GREETING_SECONDS)
+  try:
+    return connection.makefile(errors="replace").readline(100).strip()
+  except OSError:
+    return ""
 
 
 def _reach(address: tuple[str, int], greeting: str) -> dict[int, socket.socket]:
