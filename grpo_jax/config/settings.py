@@ -70,7 +70,7 @@ class Data:
     "were right or all were wrong. Below 1, eval.reward has to be one of rewards.functions.")
   max_prompt_length: int = setting(128, Whole(1), "Longest prompt, in tokens (Lp).")
   on_long: str = setting("skip", Choice(("skip", "cut")),
-    "Longer prompts are skipped, and counted, or cut to their last tokens.")
+    "Longer prompts are skipped, and counted, or cut to their last tokens, without a begin token.")
 
 @dataclasses.dataclass(frozen=True)
 class Offline:
