@@ -30,6 +30,7 @@ from typing import IO
 from grpo_jax.aliases import Json
 
 PATIENCE = 10.0  # seconds that a reply may take on a busy machine, besides those of computing
+LONGEST_POLL = 3600.0  # seconds; the system counts milliseconds, at most 2^31 of them
 started: set[int] = set()  # ids of the running workers
 _ROOT = pathlib.Path(__file__).parents[2]
 
@@ -216,8 +217,9 @@ def serve(
     reply = child.ask(line)
     if not reply:
       reply, child = json.dumps({"error": child.stop()}).encode() + b"\n", None
-    while reply:
-      reply = reply[os.write(1, reply) :]
+    with contextlib.suppress(BrokenPipeError):  # the run was killed; its requests end here, too
+      while reply:
+        reply = reply[os.write(1, reply) :]
   if child:
     # The child ends at the end of its input; waiting for it adds its computing time to this
     # process's children.
@@ -267,17 +269,27 @@ class _Child:
     self.requests, self.replies = open(to_child, "wb"), from_child
 
   def ask(self, line: bytes) -> bytes:
-    """Returns the reply, a line; b"" if the child gave none, after which it must be stopped."""
+    """Returns the reply, a line; b"" if the child gave none, after which it must be stopped.
+
+    It also gives none if the run closes its end of the standard input, as a killed run does.
+    """
     with contextlib.suppress(BrokenPipeError):
       self.requests.write(line)
       self.requests.flush()
+    poll = select.poll()
+    poll.register(self.replies, select.POLLIN)
+    poll.register(0, 0)  # only that it was closed; input that waits is no event
     reply, end = b"", time.monotonic() + self.seconds + self.patience
     while not reply.endswith(b"\n"):
-      ready, _, _ = select.select([self.replies], [], [], max(end - time.monotonic(), 0))
-      chunk = os.read(self.replies, 1 << 16) if ready else b""
-      if not chunk:
+      left = max(end - time.monotonic(), 0)
+      ready = [fd for fd, _ in poll.poll(1000 * min(left, LONGEST_POLL))]
+      if 0 in ready or not (ready or left):
         return b""
-      reply += chunk
+      if ready:
+        chunk = os.read(self.replies, 1 << 16)
+        if not chunk:
+          return b""
+        reply += chunk
     return reply
 
   def stop(self) -> str:

@@ -10,18 +10,18 @@ import shutil
 import signal
 import subprocess
 import sys
-import time
 
 import pytest
 import tiny_runs
 from conftest import ROOT, environment
 from ml_collections import ConfigDict
+from processes import gone
 
 from experiments import arguments, run
 from grpo_jax.config import sections
 from grpo_jax.errors import CheckpointError, SettingError
 from grpo_jax.io import storage
-from grpo_jax.run import leaving, workdir
+from grpo_jax.run import workdir
 from grpo_jax.run.writer import Writer
 from grpo_jax.sandbox.deadline import _warned
 from grpo_jax.setup import defaults, loop_names, modules
@@ -91,16 +91,6 @@ with leaving.until_done():
   print(forked, started.pid, flush=True)
   {end}
 """
-
-
-def gone(pid: int) -> bool:
-  deadline = time.monotonic() + 10
-  while time.monotonic() < deadline:
-    status = leaving._status(pid)
-    if status is None or status[1] in "ZX":
-      return True
-    time.sleep(0.05)
-  return False
 
 
 @pytest.mark.parametrize("end", ["pass", "raise ValueError"])

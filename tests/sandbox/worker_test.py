@@ -1,8 +1,13 @@
 """Child processes with limits, and pools of them."""
 
+import json
+import subprocess
+import sys
 import time
 
-from conftest import ROOT
+import pytest
+from conftest import ROOT, environment
+from processes import gone
 
 from grpo_jax.sandbox import worker
 
@@ -91,3 +96,59 @@ def test_replies_that_are_dropped_end_their_processes_and_answer_nothing_later(
   pool.drop(replies)
   assert time.monotonic() - start < 10 and all(reply.done() for reply in replies)
   assert pool.ask_all([{"seconds": 0.1}] * 3) == [{"slept": 0.1}] * 3
+
+
+PROGRAMS = """
+import json, os, subprocess, sys
+sys.path.insert(0, {root!r})
+from grpo_jax.sandbox import worker as apart
+
+def answer(request):
+  program = subprocess.Popen(["sleep", "100"])
+  with open({file!r} + ".part", "w") as file:
+    json.dump([os.getppid(), os.getpid(), program.pid], file)
+  os.replace({file!r} + ".part", {file!r})
+  if request["do"] == "wait":
+    program.wait()
+  if request["do"] == "leave":
+    os._exit(7)
+  return {{}}
+
+if __name__ == "__main__":
+  apart.serve(answer, 2**30, float(sys.argv[1]), patience=0.0, files=True)
+"""
+
+
+@pytest.fixture
+def programs(tmp_path, monkeypatch):
+  """A module that starts a program for each request, and what waits for the ids: of the worker, of
+  its child and of the program.
+  """
+  (tmp_path / "programs.py").write_text(
+    PROGRAMS.format(root=str(ROOT), file=str(tmp_path / "pids"))
+  )
+  monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+
+  def pids():
+    end = time.monotonic() + 60
+    while not (tmp_path / "pids").exists() and time.monotonic() < end:
+      time.sleep(0.01)
+    return json.loads((tmp_path / "pids").read_text())
+
+  return pids
+
+
+RUN = """
+import sys
+sys.path.insert(0, {root!r})
+from grpo_jax.sandbox import worker
+worker.Process("programs", "1e8").ask({{"do": "wait"}})
+"""
+
+
+def test_what_works_without_a_limit_ends_when_the_run_is_killed(programs):
+  command = [sys.executable, "-c", RUN.format(root=str(ROOT))]
+  with subprocess.Popen(command, env=environment()) as run:
+    running = programs()
+    run.kill()
+  assert all(gone(pid) for pid in running[:2])
