@@ -1,4 +1,4 @@
-"""Compares expressions by math-verify and sympy, in a process that sandbox/worker.py can end.
+"""Compares expressions by math-verify and sympy, in a process that sandbox/serving.py can end.
 
 math-verify's own timeouts are signals, which raise in threads and stop nothing inside one
 operation; they are off. A request {"pairs": [[expected, answer], ...]} gets the reply
@@ -11,7 +11,7 @@ import resource
 import sys
 
 from grpo_jax.aliases import Json
-from grpo_jax.sandbox import worker
+from grpo_jax.sandbox import serving
 
 MEMORY = 1024**3  # bytes of address space; sympy with its caches takes 100 MB
 SECONDS = 0.25  # of computing for one answer; most take some milliseconds
@@ -68,4 +68,4 @@ class Comparer:
 
 
 if __name__ == "__main__":
-  worker.serve(Comparer(), MEMORY, SECONDS)
+  serving.serve(Comparer(), MEMORY, SECONDS)

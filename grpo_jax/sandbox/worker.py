@@ -1,12 +1,7 @@
-"""Runs programs that nobody trusts in worker processes; this file has both ends of their pipes.
+"""Runs programs that nobody trusts in worker processes; this file has the run's end of their pipes.
 
-An untrusted computation could run for ever or fill the memory, and Python cannot interrupt either
-inside one operation. So a child process with a memory limit computes, and a timer of the operating
-system ends it when it has computed for too long. The child is a fork of the worker, which by then
-has imported what it needs and never imports jax, so that replacing a child takes milliseconds.
-
-A request and its reply are one line of JSON each. A program (tokenizer/templates.py,
-rewards/algebra.py) calls `serve`; the run holds a `Process`.
+A request and its reply are one line of JSON each. The run holds a `Process`; its program, such as
+tokenizer/templates.py or rewards/algebra.py, calls `serving.serve`.
 """
 
 import atexit
@@ -16,21 +11,16 @@ import json
 import os
 import pathlib
 import queue
-import resource
-import select
 import signal
 import subprocess
 import sys
 import threading
-import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from concurrent import futures
 from typing import IO
 
 from grpo_jax.aliases import Json
 
-PATIENCE = 10.0  # seconds that a reply may take on a busy machine, besides those of computing
-LONGEST_POLL = 3600.0  # seconds; the system counts milliseconds, at most 2^31 of them
 started: set[int] = set()  # ids of the running workers
 _ROOT = pathlib.Path(__file__).parents[2]
 
@@ -191,148 +181,3 @@ class Pool:
 def shared(module: str, argument: str, count: int) -> Pool:
   """Returns a pool of processes of a module with one argument, which all callers share."""
   return Pool([Process(module, argument) for _ in range(count)])
-
-
-def serve(
-  answer: Callable[[Message], Message],
-  memory: int,
-  seconds: float,
-  patience: float = PATIENCE,
-  files: bool = False,
-) -> None:
-  """Answers requests from the standard input until it ends; a request can end its own child only.
-
-  Args:
-    answer: returns the reply to a request. It runs in the child, where it may keep state from one
-      request to the next.
-    memory: the child's limit of address space, in bytes.
-    seconds: the child's limit of computing time for one request.
-    patience: seconds that a reply may take besides.
-    files: whether it may write files.
-  """
-  resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-  child = None
-  for line in sys.stdin.buffer:
-    child = child or _Child(answer, memory, seconds, patience, files)
-    reply = child.ask(line)
-    if not reply:
-      reply, child = json.dumps({"error": child.stop()}).encode() + b"\n", None
-    with contextlib.suppress(BrokenPipeError):  # the run was killed; its requests end here, too
-      while reply:
-        reply = reply[os.write(1, reply) :]
-  if child:
-    # The child ends at the end of its input; waiting for it adds its computing time to this
-    # process's children.
-    child.requests.close()
-    os.waitpid(child.pid, 0)
-
-
-@contextlib.contextmanager
-def silent() -> Iterator[None]:
-  """Drops what a block of code prints: the standard output is the pipe of the replies."""
-  replies, null = os.dup(1), os.open(os.devnull, os.O_WRONLY)
-  os.dup2(null, 1)
-  try:
-    yield
-  finally:
-    sys.stdout.flush()
-    os.dup2(replies, 1)
-    os.close(replies)
-    os.close(null)
-
-
-class _Child:
-  """A fork of this process that answers requests within its limits."""
-
-  def __init__(
-    self,
-    answer: Callable[[Message], Message],
-    memory: int,
-    seconds: float,
-    patience: float,
-    files: bool,
-  ):
-    self.memory, self.seconds, self.patience = memory, seconds, patience
-    requests, to_child = os.pipe()
-    from_child, replies = os.pipe()
-    self.pid = os.fork()
-    if self.pid == 0:
-      try:
-        os.close(to_child)
-        os.close(from_child)
-        _limit(memory, files)
-        _answer(answer, seconds, requests, replies)
-      finally:
-        os._exit(1)
-    os.close(requests)
-    os.close(replies)
-    self.requests, self.replies = open(to_child, "wb"), from_child
-
-  def ask(self, line: bytes) -> bytes:
-    """Returns the reply, a line; b"" if the child gave none, after which it must be stopped.
-
-    It also gives none if the run closes its end of the standard input, as a killed run does.
-    """
-    with contextlib.suppress(BrokenPipeError):
-      self.requests.write(line)
-      self.requests.flush()
-    poll = select.poll()
-    poll.register(self.replies, select.POLLIN)
-    poll.register(0, 0)  # only that it was closed; input that waits is no event
-    reply, end = b"", time.monotonic() + self.seconds + self.patience
-    while not reply.endswith(b"\n"):
-      left = max(end - time.monotonic(), 0)
-      ready = [fd for fd, _ in poll.poll(1000 * min(left, LONGEST_POLL))]
-      if 0 in ready or not (ready or left):
-        return b""
-      if ready:
-        chunk = os.read(self.replies, 1 << 16)
-        if not chunk:
-          return b""
-        reply += chunk
-    return reply
-
-  def stop(self) -> str:
-    """Ends the child and returns the reason why it gave no reply."""
-    with contextlib.suppress(BrokenPipeError):
-      self.requests.close()
-    os.close(self.replies)
-    ended, status = os.waitpid(self.pid, os.WNOHANG)
-    if not ended:
-      time.sleep(0.01)  # the pipe of a dying child closes a little before the child has ended
-      ended, status = os.waitpid(self.pid, os.WNOHANG)
-    if not ended:
-      os.kill(self.pid, signal.SIGKILL)
-      os.waitpid(self.pid, 0)
-      return f"takes more than {self.seconds + self.patience:g} seconds"
-    code = os.waitstatus_to_exitcode(status)
-    if code == -signal.SIGPROF:
-      return f"computes for more than {self.seconds:g} seconds"
-    return (
-      f"ended its process with code {code}, as one that needs more than {self.memory // 1024**2} "
-      "MB of memory"
-    )
-
-
-def _limit(memory: int, files: bool) -> None:
-  """Limits this process's memory, and takes the standard streams and perhaps files from it."""
-  null = os.open(os.devnull, os.O_RDWR)
-  for fd in (0, 1, 2):  # text that a library prints must not look like a reply
-    os.dup2(null, fd)
-  resource.setrlimit(resource.RLIMIT_AS, (memory, memory))
-  if not files:
-    resource.setrlimit(resource.RLIMIT_FSIZE, (0, 0))
-
-
-def _answer(
-  answer: Callable[[Message], Message], seconds: float, requests: int, replies: int
-) -> None:
-  """Answers each request; a timer of computing time, not of waiting, ends the process."""
-  with open(requests, "rb") as lines:
-    for line in lines:
-      signal.setitimer(signal.ITIMER_PROF, seconds)
-      reply = json.dumps(answer(json.loads(line))).encode() + b"\n"
-      signal.setitimer(signal.ITIMER_PROF, 0)
-      while reply:
-        reply = reply[os.write(replies, reply) :]
-  os._exit(0)

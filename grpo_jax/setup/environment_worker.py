@@ -10,7 +10,7 @@ import sys
 
 from grpo_jax.aliases import Json
 from grpo_jax.environments import base
-from grpo_jax.sandbox import worker
+from grpo_jax.sandbox import serving
 from grpo_jax.setup import modules
 
 MEMORY = 8 * 1024**3  # bytes of address space; jax, which types.py imports, takes three
@@ -31,11 +31,11 @@ def main(described: str) -> None:
   """Answers the requests of the standard input."""
   about = json.loads(described)
   sys.path[:] = about["path"]
-  with worker.silent():
+  with serving.silent():
     code = modules.module("grpo_jax.environments", about["name"], "environment.name")
     functions = base.functions(vars(code), about["arguments"])
   seconds = about["seconds"] or 10.0**8
-  worker.serve(
+  serving.serve(
     functools.partial(base.respond, functions), MEMORY, seconds, patience=0.0, files=True
   )
 

@@ -17,7 +17,7 @@ from grpo_jax.config import settings
 from grpo_jax.errors import GrpoError, SettingError
 from grpo_jax.rewards import attempts
 from grpo_jax.rewards.attempts import Outcome
-from grpo_jax.sandbox import worker
+from grpo_jax.sandbox import serving
 from grpo_jax.sandbox.deadline import Guard
 from grpo_jax.setup import scorers
 from grpo_jax.types import Completion, Example
@@ -73,12 +73,12 @@ def main(described: str) -> None:
   about = json.loads(described)
   sys.path[:] = about["path"]
   jax.config.update("jax_platforms", "cpu")  # the accelerator is the run's
-  with worker.silent():
+  with serving.silent():
     cfg = settings.Rewards(functions=tuple(map(tuple, about["functions"])))
     rewards = {each.name: each.reward.score for each in scorers.reward_functions(cfg, [])}
   answer = functools.partial(respond, rewards, about["deadline"])
   seconds = about["deadline"] + GRACE if about["deadline"] else 10.0**8
-  worker.serve(answer, MEMORY, seconds, files=True)
+  serving.serve(answer, MEMORY, seconds, files=True)
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
 """Renders chat templates, jinja2 programs that come with a model's weights, in a separate process.
 
-A template could run forever or fill the memory; sandbox/worker.py ends it then.
+A template could run forever or fill the memory; sandbox/serving.py ends it then.
 
 A request is {"template": text, "values": {...}} and its reply {"text": ...} or {"error": one line}.
 A request without "template" uses the last one. The process, which `chat` starts, imports only
@@ -15,7 +15,7 @@ import jinja2.ext
 import jinja2.sandbox
 
 from grpo_jax.aliases import Json
-from grpo_jax.sandbox import worker
+from grpo_jax.sandbox import serving
 
 MEMORY = 512 * 1024**2  # bytes of address space; rendering Llama's template takes 50 MB
 SECONDS = 2.0  # of computing for one conversation; compiling a template takes 0.05
@@ -101,4 +101,4 @@ class Renderer:
 
 
 if __name__ == "__main__":
-  worker.serve(Renderer(), MEMORY, SECONDS)
+  serving.serve(Renderer(), MEMORY, SECONDS)
