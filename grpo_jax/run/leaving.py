@@ -21,10 +21,9 @@ import time
 from collections.abc import Callable, Iterator
 from typing import Never
 
-from grpo_jax.sandbox import worker
+from grpo_jax.sandbox import serving, worker
 
 PATIENCE = 2.0  # seconds that processes have to end after SIGTERM
-SET_DEATH_SIGNAL = 1  # PR_SET_PDEATHSIG of prctl(2)
 
 
 @contextlib.contextmanager
@@ -70,7 +69,7 @@ def _end_forks_with(process: int) -> None:
   def follow() -> None:
     # The signal comes when the forking thread ends, and a pool's thread may end too early.
     if forked_by_main[0] and os.getppid() == process:
-      libc.prctl(SET_DEATH_SIGNAL, signal.SIGKILL)
+      libc.prctl(serving.SET_DEATH_SIGNAL, signal.SIGKILL)
 
   os.register_at_fork(before=note, after_in_child=follow)
 

@@ -10,6 +10,7 @@ are one line of JSON each.
 """
 
 import contextlib
+import ctypes
 import json
 import os
 import resource
@@ -23,6 +24,7 @@ from grpo_jax.aliases import Json
 
 PATIENCE = 10.0  # seconds that a reply may take on a busy machine, besides those of computing
 LONGEST_POLL = 3600.0  # seconds; the system counts milliseconds, at most 2^31 of them
+SET_DEATH_SIGNAL = 1  # PR_SET_PDEATHSIG of prctl(2)
 
 Message = Json
 
@@ -59,6 +61,7 @@ def serve(
     # process's children.
     child.requests.close()
     os.waitpid(child.pid, 0)
+    child.kill_programs()
 
 
 @contextlib.contextmanager
@@ -76,7 +79,10 @@ def silent() -> Iterator[None]:
 
 
 class _Child:
-  """A fork of this process that answers requests within its limits."""
+  """A fork of this process that answers requests within its limits.
+
+  It leads a process group of its own, by which the programs that it starts are ended with it.
+  """
 
   def __init__(
     self,
@@ -89,15 +95,20 @@ class _Child:
     self.memory, self.seconds, self.patience = memory, seconds, patience
     requests, to_child = os.pipe()
     from_child, replies = os.pipe()
+    worker = os.getpid()
     self.pid = os.fork()
     if self.pid == 0:
       try:
+        _die_with(worker)
         os.close(to_child)
         os.close(from_child)
         _limit(memory, files)
         _answer(answer, seconds, requests, replies)
       finally:
         os._exit(1)
+    with contextlib.suppress(OSError):  # it has ended already
+      os.setpgid(self.pid, self.pid)
+    signal.signal(signal.SIGTERM, self._end_worker)
     os.close(requests)
     os.close(replies)
     self.requests, self.replies = open(to_child, "wb"), from_child
@@ -126,8 +137,18 @@ class _Child:
         reply += chunk
     return reply
 
+  def kill_programs(self) -> None:
+    """Kills what is left of the child's group."""
+    with contextlib.suppress(OSError):
+      os.killpg(self.pid, signal.SIGKILL)
+
+  def _end_worker(self, *_: object) -> None:
+    """Ends this worker at once, on SIGTERM."""
+    self.kill_programs()
+    os._exit(1)
+
   def stop(self) -> str:
-    """Ends the child and returns the reason why it gave no reply."""
+    """Ends the child with its programs and returns the reason why it gave no reply."""
     with contextlib.suppress(BrokenPipeError):
       self.requests.close()
     os.close(self.replies)
@@ -138,6 +159,9 @@ class _Child:
     if not ended:
       os.kill(self.pid, signal.SIGKILL)
       os.waitpid(self.pid, 0)
+    self.kill_programs()
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)  # the child's number may be used again
+    if not ended:
       return f"takes more than {self.seconds + self.patience:g} seconds"
     code = os.waitstatus_to_exitcode(status)
     if code == -signal.SIGPROF:
@@ -146,6 +170,14 @@ class _Child:
       f"ended its process with code {code}, as one that needs more than {self.memory // 1024**2} "
       "MB of memory"
     )
+
+
+def _die_with(parent: int) -> None:
+  """Makes this process end when its parent is killed, on Linux."""
+  if sys.platform == "linux":
+    ctypes.CDLL(None).prctl(SET_DEATH_SIGNAL, signal.SIGKILL)
+  if os.getppid() != parent:  # it was killed before that
+    os._exit(1)
 
 
 def _limit(memory: int, files: bool) -> None:

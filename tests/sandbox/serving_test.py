@@ -1,6 +1,9 @@
 """Child processes with limits, and how they end."""
 
+import contextlib
 import json
+import os
+import signal
 import subprocess
 import sys
 import time
@@ -108,4 +111,37 @@ def test_what_works_without_a_limit_ends_when_the_run_is_killed(programs):
   with subprocess.Popen(command, env=environment()) as run:
     running = programs()
     run.kill()
-  assert all(gone(pid) for pid in running[:2])
+  assert all(gone(pid) for pid in running)
+
+
+def test_programs_of_a_request_end_with_its_child(programs):
+  process = worker.Process("programs", "2")
+  assert process.ask({"do": "wait"}) == {"error": "takes more than 2 seconds"}
+  assert gone(programs()[2])
+  assert process.ask({"do": "leave"})["error"].startswith("ended its process with code 7")
+  assert gone(programs()[2])
+  assert process.ask({"do": "nothing"}) == {}
+  process.stop()
+  assert gone(programs()[2])
+
+
+@pytest.mark.parametrize("end", ["kill", "stop"])
+def test_a_worker_that_is_ended_takes_its_child_and_programs_along(programs, end):
+  process = worker.Process("programs", "1e8")
+  process.send({"do": "wait"})
+  running = programs()
+  getattr(process, end)()
+  assert all(gone(pid) for pid in running)
+  process.stop()
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="other systems tell no child of it")
+def test_a_child_ends_where_its_worker_alone_is_killed(programs):
+  process = worker.Process("programs", "1e8")
+  process.send({"do": "wait"})
+  number, child, program = programs()
+  os.kill(number, signal.SIGKILL)
+  assert gone(child)
+  process.stop()
+  with contextlib.suppress(ProcessLookupError):
+    os.kill(program, signal.SIGKILL)
