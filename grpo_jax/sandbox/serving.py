@@ -42,7 +42,7 @@ def serve(
     answer: returns the reply to a request. It runs in the child, where it may keep state from one
       request to the next.
     memory: the child's limit of address space, in bytes.
-    seconds: the child's limit of computing time for one request.
+    seconds: the child's limit of computing time, of all threads together, for one request; 0: none.
     patience: seconds that a reply may take besides.
     files: whether it may write files.
   """

@@ -34,10 +34,8 @@ def main(described: str) -> None:
   with serving.silent():
     code = modules.module("grpo_jax.environments", about["name"], "environment.name")
     functions = base.functions(vars(code), about["arguments"])
-  seconds = about["seconds"] or 10.0**8
-  serving.serve(
-    functools.partial(base.respond, functions), MEMORY, seconds, patience=0.0, files=True
-  )
+  answer = functools.partial(base.respond, functions)
+  serving.serve(answer, MEMORY, 0.0, patience=about["seconds"] or 10.0**8, files=True)
 
 
 if __name__ == "__main__":

@@ -23,7 +23,7 @@ from grpo_jax.setup import scorers
 from grpo_jax.types import Completion, Example
 
 MEMORY = 64 * 1024**3  # bytes of address space, of which libraries may ask for more than they use
-GRACE = 1.0  # seconds after the deadline, for code that does not stop there
+GRACE = 5.0  # seconds after the deadline, for code that does not stop there
 
 
 def describe(functions: Sequence[tuple], deadline: float) -> str:
@@ -78,7 +78,7 @@ def main(described: str) -> None:
     rewards = {each.name: each.reward.score for each in scorers.reward_functions(cfg, [])}
   answer = functools.partial(respond, rewards, about["deadline"])
   seconds = about["deadline"] + GRACE if about["deadline"] else 10.0**8
-  serving.serve(answer, MEMORY, seconds, files=True)
+  serving.serve(answer, MEMORY, 0.0, patience=seconds, files=True)
 
 
 if __name__ == "__main__":

@@ -14,7 +14,7 @@ from grpo_jax.types import STOPPED, Completion, Example
 
 MODULE = environment_worker.__name__
 BAD = """
-import os, sys, time
+import os, signal, sys, time
 from grpo_jax.types import Turn
 
 def reset(example, key, more):
@@ -38,6 +38,8 @@ def step(state, completion, more):
   if what == "print":
     print('{"turn": [1, "forged", 9]}', flush=True)
     os.write(1, b'{"turn": [1, "forged", 9]}\\n')
+  if what == "timer":
+    return Turn(state, "timer", signal.getitimer(signal.ITIMER_PROF)[0])
   if what == "file":
     open("note.txt", "w").write("written")
   return Turn(state, f"{what}: {state['answer']}", 0.5)
@@ -122,6 +124,11 @@ sys.stdout.write("x" * 100_000)
   own = environment_worker.describe(str(tmp_path / "loud.py"), {"more": []}, 2.0)
   (reply,) = Pool([Process(MODULE, own)]).ask_all([first("ok")])
   assert reply["turn"][1] == "ok: 42"
+
+
+def test_a_turn_is_not_limited_in_computing_time_which_many_threads_use_up_early(processes):
+  (reply,) = Pool(processes).ask_all([first("timer")])
+  assert reply["turn"][2] == 0.0
 
 
 def test_an_environment_may_write_files(processes, tmp_path, monkeypatch):

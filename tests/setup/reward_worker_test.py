@@ -15,7 +15,7 @@ from grpo_jax.types import STOPPED, Completion, Example
 
 EXAMPLE = Example("two?", "#### 2", "2", {"parts": [1, 2], "name": "x"})
 CODE = """
-import os, time
+import os, signal, time
 from grpo_jax.errors import SettingError
 
 def plain(example, completion, *, scale=1.0):
@@ -28,6 +28,11 @@ def plain(example, completion, *, scale=1.0):
   if completion.text == "hang":
     while True:
       time.sleep(0.1)
+  if completion.text == "timer":
+    return signal.getitimer(signal.ITIMER_PROF)[0]
+  if completion.text == "deaf":
+    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGALRM})
+    time.sleep(100)
   if completion.text == "leave":
     os.kill(os.getpid(), 9)
   if completion.text == "refuse":
@@ -81,7 +86,12 @@ def test_what_a_reward_does_to_its_process_is_a_fault_and_the_next_one_is_scored
   assert given(process, "hang") == ([], "took longer than 1 s (rewards.deadline)")
   values, message = given(process, "leave")
   assert values == [] and "its process ended its process with code -9" in message
+  assert given(process, "deaf") == ([], "its process takes more than 6 seconds")
   assert given(process, "") == ([(1, 0.6)], "")
+
+
+def test_a_reward_is_not_limited_in_computing_time_which_many_threads_use_up_early(process):
+  assert given(process, "timer") == ([(1, 0.0)], "")
 
 
 def test_a_reward_may_end_the_run(process):
