@@ -102,6 +102,12 @@ class Solutions(InOrder[Example]):
   def __init__(self, experiment: Experiment, model: build.Model):
     self.experiment, self.model = experiment, model
     self.order = build.batches(experiment, model)
+    if not any(example.solution for example in self.order.first(build.FIRST_PROMPTS)):
+      raise SettingError(
+        f"offline.data='solutions' with data.name={experiment.data.name!r}: no example of "
+        f"{build.FIRST_PROMPTS} has a worked solution to learn from; use other data, or "
+        "offline.data='samples', which learns from the best samples of the policy"
+      )
 
   def __next__(self) -> HostRollouts:
     return solutions(next(self.order), self.model, self.experiment)
@@ -110,13 +116,17 @@ class Solutions(InOrder[Example]):
 def solutions(
   examples: Sequence[Example | None], model: build.Model, experiment: Experiment
 ) -> HostRollouts:
-  """Returns worked solutions as groups of one; the end token follows unless one is cut."""
+  """Returns worked solutions as groups of one; the end token follows unless one is cut.
+
+  An example without a solution gives an empty completion, which nothing is learned from.
+  """
   longest = experiment.sampler.max_length
   prompts, _ = loader.to_prompts(
     examples, model.render, experiment.data.max_prompt_length, experiment.data.on_long
   )
   texts = [
-    (e.solution,) if e is not None and n else (None,) for e, n in zip(examples, prompts.lengths)
+    (e.solution or None if e is not None and n else None,)
+    for e, n in zip(examples, prompts.lengths)
   ]
   tokens, lengths, ended = encoded(texts, model, longest)
   zeros = np.zeros(tokens.shape, np.float32)

@@ -80,7 +80,7 @@ def test_each_batch_that_is_labelled_has_noise_of_its_own(monkeypatch):
   )
   batch = Scored([None] * 5, None, [], 0.0)  # type: ignore
   c = tiny_runs.config({"seed": 4, "eval.batch": 2, "offline.continuations": 3})
-  found = process_reward_model.continue_all(c, stub(), batch, writer, lambda step: "")
+  found = process_reward_model.continue_all(c, stub(), batch, writer, lambda: "")
   assert found is not None and found.rollouts.shape == (5,)  # type: ignore
   assert len(keys) == 3 and all(
     same(build.key(4, build.CONTINUE, 2 * n), key) for n, key in enumerate(keys)

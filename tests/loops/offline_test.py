@@ -381,6 +381,22 @@ def test_numbers_that_cannot_be_are_refused(changes, message):
     checks.check(make(c), tiny.decoder())
 
 
+def test_an_example_without_a_solution_teaches_nothing(monkeypatch):
+  """Its end token alone would teach the policy to answer nothing."""
+  experiment = make(config("solutions"))
+  model = build.model(experiment)
+  examples = [Example("1 + 1", "", "2", {}), Example("1 + 2", "1 + 2 = 3", "3", {}), None]
+  rollouts = offline.solutions(examples, model, experiment)
+  assert rollouts.lengths[:, 0].tolist()[::2] == [0, 0] and rollouts.lengths[1, 0] > 1
+  monkeypatch.setattr(
+    build, "batches", lambda *_: types.SimpleNamespace(first=lambda n: examples[:1])
+  )
+  with pytest.raises(
+    SettingError, match="offline.data='solutions' with data.name='arithmetic': no"
+  ):
+    offline.Solutions(experiment, model)
+
+
 @pytest.mark.parametrize("data, most", [("solutions", 1), ("pairs", 2), ("samples", 8)])
 def test_the_mesh_divides_the_completions_that_a_prompt_has(data, most):
   c = defaults.get_config()
@@ -459,7 +475,7 @@ def draw(
   writer: Any = types.SimpleNamespace(
     progress=lambda text, done, total: shown.append((done, total))
   )
-  kept = offline.draw_samples(make(c), model, writer, lambda step: "")
+  kept = offline.draw_samples(make(c), model, writer, lambda: "")
   assert len(set(keys)) == len(keys)  # no two batches with the same noise
   assert shown == sorted(shown) and len(shown) == len(keys) and shown[-1] == (5, 5)
   return kept, len(keys)

@@ -162,7 +162,7 @@ def test_held_out_prompts_are_drawn_first_and_come_in_no_other_group(monkeypatch
   monkeypatch.setattr(offline, "make_collector", lambda *args: None)
   monkeypatch.setattr(references, "reference", lambda *args: None)
   c = tiny_runs.config({"offline.data": "samples", "offline.prompts": 5, "offline.held_out": 2})
-  found = offline.draw_samples(make(c), stub(), WRITER, lambda step: "")
+  found = offline.draw_samples(make(c), stub(), WRITER, lambda: "")
   assert found is not None and found.tokens[:, 0, 0].tolist() == [0, 1, 2, 3, 2, 3, 4]
 
 

@@ -110,7 +110,7 @@ def test_a_step_that_was_cut_off_and_a_sample_that_failed_have_no_label(monkeypa
   monkeypatch.setattr(process_reward_model, "draw_scored", lambda *_: batch)
   writer: Any = types.SimpleNamespace(say=print)
   model: Any = None
-  found = process_reward_model.draw_solutions(config(), model, writer, lambda step: "")
+  found = process_reward_model.draw_solutions(config(), model, writer, lambda: "")
   assert found is not None
   np.testing.assert_array_equal(
     found.rollouts.given, [[[True, True], [True, False], [False, False]]]
