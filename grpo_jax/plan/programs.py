@@ -76,7 +76,7 @@ def make_workload(experiment: Experiment, devices: Sequence[jax.Device]) -> Work
   decoder = dataclasses.replace(plain, lora=adapters.make_lora(experiment.lora))
   checks.check(experiment, decoder)
   # a plan loads no weights and encodes no text
-  model = build.Model(layout, decoder, cast(Tokenizer, None), _absent, (0,), None, _absent)
+  model = build.Model(layout, decoder, cast(Tokenizer, None), _absent, _absent, (0,), None, _absent)
   sample = sampler.make_sampler(decoder, experiment.sampler, model.stop)
   shardings = sampler.decode_shardings(
     dataclasses.replace(decoder, layout=sample.layout), experiment.sampler.weights_dtype

@@ -44,7 +44,8 @@ class Model(NamedTuple):
   decoder: Decoder
   tokenizer: Tokenizer
   render: Callable[[str], list[int]]  # question -> prompt ids
-  stop: tuple[int, ...]  # tokens that end a completion
+  end: Callable[[], int]  # the token that ends a completion in the data
+  stop: tuple[int, ...]  # tokens that end a sample
   stop_table: np.ndarray | None  # of texts that do (tokenizer/stop_texts.py); None: there are none
   # returns a fresh copy of its starting parameters, sharded and without adapters
   load: Callable[[], Tree]
@@ -89,7 +90,8 @@ def model(
   render = functools.partial(_render, tokenizer, shape.vocab, how, shown)
   stop, table = stop_texts.set_stops(tokenizer, experiment.sampler.stop, shape.vocab)
   decoder = dataclasses.replace(decoder, lora=adapters.make_lora(experiment.lora))
-  return Model(layout, decoder, tokenizer, render, stop, table, load)
+  end = functools.partial(tokenizer.end_id, **how)
+  return Model(layout, decoder, tokenizer, render, end, stop, table, load)
 
 
 def message_format(experiment: Experiment) -> Json:

@@ -48,5 +48,5 @@ def try_reward(
 
 def worked_solution(example: Example, model: build.Model) -> Completion:
   """Returns the solution of an example as rewards see a completion."""
-  ids = [*model.tokenizer.encode(example.solution), model.tokenizer.eos_id]
+  ids = [*model.tokenizer.encode(example.solution), model.end()]
   return Completion(example.solution, ids, STOPPED, model.tokenizer.step_ends(ids))

@@ -101,6 +101,20 @@ def render_reply(
   return before, text[len(before) : len(text) - len(after)], after
 
 
+def after_answer(
+  config: dict, template: str, system: str, arguments: Sequence[tuple[str, Argument]] = ()
+) -> str:
+  """Returns the text after an assistant's message up to its next one; "" if it is not shown.
+
+  Args:
+    config, template, system, arguments: as for `render`.
+  """
+  program, values = find_template(config), (*_specials(config), *arguments)
+  message = template.replace("{question}", _MARK, 1)
+  text = _conversation(program, values, message, system, (("assistant", _ANSWER),))
+  return text.partition(_ANSWER)[2]
+
+
 def token_text(token: str | dict | None) -> str | None:
   """Returns the text of a special token, which is a string or {"content": text} in the file."""
   return token.get("content") if isinstance(token, dict) else token

@@ -6,6 +6,7 @@ that the folder does not mark as special, such as `<think>` or the `<tool_call>`
 any text, as in transformers.
 """
 
+import contextlib
 import itertools
 import json
 import os
@@ -97,7 +98,7 @@ class Tokenizer:
 
   @property
   def eos_id(self) -> int:
-    """End token of a solution in training; the folder must name one."""
+    """End token of a text; the folder must name one."""
     if not self.eos_ids:
       raise DataError(
         "tokenizer: no eos_token in tokenizer_config.json, nor eos_token_id in "
@@ -240,6 +241,22 @@ class Tokenizer:
     parts = chat_templates.render_reply(config, observation, role, template, system, arguments)
     ids = self._encode_around(*parts)
     return ids[1:] if ids[:1] == [last] else ids
+
+  def end_id(
+    self,
+    template: str = PLAIN,
+    chat: bool = False,
+    system: str = "",
+    arguments: Sequence[tuple[str, chat_templates.Argument]] = (),
+  ) -> int:
+    """Returns the end token of a written completion: in a chat the template's, if it ends one."""
+    if chat:
+      with contextlib.suppress(DataError):  # a template that shows no assistant's message
+        after = chat_templates.after_answer(self._config, template, system, arguments)
+        first = [self._special[text] for text in self._specials.split(after)[1:2]]
+        if first and first[0] in self.eos_ids:
+          return first[0]
+    return self.eos_id
 
   def step_ends(self, tokens: Sequence[int]) -> list[int]:
     """Returns the index in `tokens` of the last token of each reasoning step."""

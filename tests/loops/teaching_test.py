@@ -44,8 +44,6 @@ def broken(example, completion):
 )
 def test_the_kind_follows_from_what_the_label_returns(label, kind):
   class Tokenizer:
-    eos_id = 0
-
     def encode(self, text):
       return [1, 2]
 
@@ -53,7 +51,7 @@ def test_the_kind_follows_from_what_the_label_returns(label, kind):
       return [len(ids) - 1]
 
   examples = [Example(str(n), "", "", {}) for n in range(2)]
-  model: Any = types.SimpleNamespace(tokenizer=Tokenizer())
+  model: Any = types.SimpleNamespace(tokenizer=Tokenizer(), end=lambda: 0)
   assert teaching.kind_of(label, examples, model, defaults.get_config()) is kind
 
 

@@ -12,7 +12,6 @@ EXAMPLE = Example("2 + 3?", "2 + 3 = 5\n#### 5", "5", {})
 class Words:
   """Stands in for a tokenizer."""
 
-  eos_id = 0
   encode = staticmethod(lambda text: [1, 2])
   step_ends = staticmethod(lambda ids: [len(ids) - 1])
 
@@ -21,6 +20,7 @@ class Model:
   """Stands in for a model, of which a tokenizer is asked."""
 
   tokenizer = Words()
+  end = staticmethod(lambda: 0)
 
 
 def by_rank(example, completions):

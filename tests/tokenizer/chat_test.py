@@ -118,6 +118,17 @@ def test_every_end_token_stops_and_is_saved(family, folders, tmp_path):
   )
 
 
+@pytest.mark.parametrize("family", FAMILIES)
+def test_a_written_answer_ends_as_the_template_ends_one(family, folders):
+  """A reward model, say, that learned from texts with another end never saw what is sampled."""
+  chat, ours = chat_templates.CHATS[family], reading.load(folders[family])
+  how = {"chat": True, "arguments": tuple(chat.asks[0].items())}
+  end = ours.end_id(**how)
+  assert end in ours.eos_ids
+  assert ours.reply("x", -1, **how)[0] == end  # what the template puts after an answer
+  assert ours.end_id() == ours.eos_id
+
+
 # -- observations, which follow what was sampled
 
 OBSERVATIONS = ("higher", "  The result:\n12. \n", "naïve — €7 <think> </s", "{question} {{ x }}")

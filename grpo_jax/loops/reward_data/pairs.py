@@ -226,12 +226,12 @@ def encoded(
   """
   shape = (len(texts), len(texts[0]))
   tokens, lengths = np.zeros((*shape, longest), np.int32), np.zeros(shape, np.int32)
-  ended = np.full(shape, TRUNCATED, np.int32)
+  ended, end = np.full(shape, TRUNCATED, np.int32), model.end()
   for place in np.ndindex(*shape):
     text = texts[place[0]][place[1]]
     if text is None:
       continue
-    ids = [*model.tokenizer.encode(text), model.tokenizer.eos_id]
+    ids = [*model.tokenizer.encode(text), end]
     ended[place] = STOPPED if len(ids) <= longest else TRUNCATED
     ids = ids[:longest]
     tokens[place][: len(ids)], lengths[place] = ids, len(ids)

@@ -50,7 +50,7 @@ def labelled(experiment: Experiment, model: build.Model) -> Labelled:
     if not prompts.lengths[p]:
       continue
     for g, solution in enumerate(group):
-      ids, step_labels = tokens_and_labels(solution, model.tokenizer)
+      ids, step_labels = tokens_and_labels(solution, model.tokenizer, model.end())
       if solution.complete and len(ids) <= longest:
         ended[p, g] = STOPPED
       lengths[p, g] = min(len(ids), longest)
@@ -84,18 +84,18 @@ def in_groups(solutions: Sequence[Solution], most: int) -> list[list[Solution]]:
 
 
 def tokens_and_labels(
-  solution: Solution, tokenizer: Tokenizer
+  solution: Solution, tokenizer: Tokenizer, end: int
 ) -> tuple[list[int], dict[int, float]]:
   """Returns the tokens of a solution, and the label of each step by its last token's index.
 
-  If one token ends several steps, it has their least label.
+  If one token ends several steps, it has their least label. A complete one ends with `end`.
   """
   ids, starts = tokenizer.encode_with_starts("".join(solution.steps))
   last = [
     bisect.bisect_left(starts, end) - 1 for end in itertools.accumulate(map(len, solution.steps))
   ]
   if solution.complete:
-    ids = [*ids, tokenizer.eos_id]
+    ids = [*ids, end]
     last[-1] = len(ids) - 1
   labels: dict[int, float] = {}
   for token, label in zip(last, solution.labels):

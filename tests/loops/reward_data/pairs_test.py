@@ -21,7 +21,7 @@ from grpo_jax.types import STOPPED, TRUNCATED
   ("longest", "length", "ended"), [(2, 2, TRUNCATED), (3, 3, TRUNCATED), (4, 4, STOPPED)]
 )
 def test_a_text_has_stopped_where_its_end_token_fits(longest, length, ended):
-  model: Any = stub(tokenizer=stub(encode=lambda text: [*map(int, text)], eos_id=9))
+  model: Any = stub(tokenizer=stub(encode=lambda text: [*map(int, text)]), end=lambda: 9)
   tokens, lengths, how = pairs.encoded([("567", None)], model, longest)
   assert tokens.tolist() == [[[5, 6, 7, 9][:longest], [0] * longest]]
   assert lengths.tolist() == [[length, 0]] and how.tolist() == [[ended, TRUNCATED]]

@@ -24,7 +24,7 @@ def test_labels_are_where_the_steps_of_a_sample_end(make, complete):
   tokenizer = make()
   written = ["a 是\n", "one\n", "b" if complete else "b\n"]
   ids, labels = step_data.tokens_and_labels(
-    Solution("", written, [1.0, None, 0.0], complete), tokenizer
+    Solution("", written, [1.0, None, 0.0], complete), tokenizer, tokenizer.eos_id
   )
   assert tokenizer.decode(ids) == "".join(written)
   ends = steps.step_ends(tokenizer.texts(ids), steps.pattern("line"))
@@ -34,7 +34,7 @@ def test_labels_are_where_the_steps_of_a_sample_end(make, complete):
 def test_a_token_that_ends_two_steps_has_the_least_of_their_labels():
   tokenizer = making.word_level(["x"])
   written = Solution("", ["x", "", "x"], [0.0, 1.0, None], False)
-  assert step_data.tokens_and_labels(written, tokenizer)[1] == {0: 0.0}
+  assert step_data.tokens_and_labels(written, tokenizer, 0)[1] == {0: 0.0}
 
 
 def shepherd(question: str, *signs: str) -> dict[str, str]:
@@ -57,7 +57,9 @@ def labelled(tmp_path: Any, *records: dict, shards: int = 1, **settings: Any) ->
   c.update_from_flattened_dict(settings)
   tokenizer = making.train_bpe(["Step 1: a\n"], 258)  # bytes
   layout = types.SimpleNamespace(size={"sample": shards}.get)
-  model: Any = types.SimpleNamespace(tokenizer=tokenizer, render=tokenizer.encode, layout=layout)
+  model: Any = types.SimpleNamespace(
+    tokenizer=tokenizer, render=tokenizer.encode, layout=layout, end=lambda: tokenizer.eos_id
+  )
   return step_data.labelled(make(c), model)
 
 
