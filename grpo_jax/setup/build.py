@@ -156,13 +156,17 @@ def _loader(
 def _render(tokenizer: Tokenizer, vocab: int, how: Json, shown: str, question: str) -> list[int]:
   """Returns the ids of a prompt; refuses a template with tokens that the model does not embed."""
   ids = tokenizer.render(shown + question, **how)
+  check_embedded(ids, vocab, f"data.chat={how['chat']}, data.template", "prompt")
+  return ids
+
+
+def check_embedded(ids: Sequence[int], vocab: int, setting: str, text: str) -> None:
+  """Refuses tokens that a model of `vocab` embeddings has none for."""
   if max(ids, default=0) >= vocab:
     raise SettingError(
-      f"data.chat={how['chat']}, data.template: the token {max(ids)} of the prompt is none of the "
-      f"model's {vocab} embeddings; use another template, or the folder of the model's own "
-      "tokenizer with --config.tokenizer=DIR"
+      f"{setting}: the token {max(ids)} of the {text} is none of the model's {vocab} embeddings; "
+      "use another template, or the folder of the model's own tokenizer with --config.tokenizer=DIR"
     )
-  return ids
 
 
 def of_another(experiment: Experiment, source: str, **more: object) -> Experiment:

@@ -24,7 +24,10 @@ def make(experiment: Experiment, model: build.Model) -> Environment | None:
     return model.tokenizer.reply(observation, last, **how)
 
   if how["chat"]:
-    reply("text", -1)
+    vocab = model.decoder.config.vocab
+    build.check_embedded(
+      reply("text", -1), vocab, f"data.chat=True, environment.role={e.role!r}", "message"
+    )
   described = environment_worker.describe(e.name, dict(e.arguments), experiment.rewards.deadline)
   return Environment(
     workers=worker.shared(environment_worker.__name__, described, e.workers),

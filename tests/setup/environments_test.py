@@ -86,20 +86,26 @@ def test_a_file_of_ones_own(config, tmp_path):
 # -- its limits
 
 
+def of(tokenizer, vocab=10**6):
+  """Returns a model with that tokenizer and that many embeddings."""
+  decoder = types.SimpleNamespace(config=types.SimpleNamespace(vocab=vocab))
+  return types.SimpleNamespace(tokenizer=tokenizer, decoder=decoder)
+
+
 def test_the_limits_are_those_of_the_config(guess, tmp_path):
   chat_templates.save("qwen3", tmp_path)
   (tmp_path / "config.json").write_text("{}")
   tokenizer = reading.load(tmp_path)
   guess.environment.update({"turns": 3, "turn_length": 7, "discount": 0.5, "role": "tool"})
   guess.rewards.deadline = 2.5
-  made = environments.make(make(guess), types.SimpleNamespace(tokenizer=tokenizer))
+  made = environments.make(make(guess), of(tokenizer))
   assert (made.turns, made.turn_length, made.discount) == (3, 7, 0.5)
   answered = made.workers.submit(base.first_request(EXAMPLE, 0, completion("7"))).result()
   assert answered == {"turn": [{"number": 20, "left": 4}, "higher\n", None]}
   assert made.reply("higher\n", -1) == tokenizer.encode("higher\n")  # there is no chat
   guess.data.chat, guess.data.system = True, "Be brief."
   guess.data.chat_arguments = (("enable_thinking", False),)
-  made = environments.make(make(guess), types.SimpleNamespace(tokenizer=tokenizer))
+  made = environments.make(make(guess), of(tokenizer))
   assert tokenizer.decode(made.reply("higher", -1), False) == (
     "<|im_end|>\n<|im_start|>user\n<tool_response>\nhigher\n</tool_response><|im_end|>\n"
     "<|im_start|>assistant\n<think>\n\n</think>\n\n"
@@ -109,7 +115,7 @@ def test_the_limits_are_those_of_the_config(guess, tmp_path):
 def test_a_template_that_refuses_the_role_is_told_before_a_turn_is_sampled(guess, tmp_path):
   chat_templates.save("gemma2", tmp_path)
   (tmp_path / "config.json").write_text("{}")
-  model = types.SimpleNamespace(tokenizer=reading.load(tmp_path))
+  model = of(reading.load(tmp_path))
   guess.data.chat, guess.environment.role = True, "tool"
   with pytest.raises(
     DataError, match="^chat_template: .*; environment.role is 'tool'; another one"
@@ -117,6 +123,20 @@ def test_a_template_that_refuses_the_role_is_told_before_a_turn_is_sampled(guess
     environments.make(make(guess), model)
   guess.environment.role = "user"
   assert environments.make(make(guess), model)
+
+
+def test_a_message_with_a_token_that_the_model_does_not_embed_is_refused(guess, tmp_path):
+  chat_templates.save("qwen3", tmp_path)
+  (tmp_path / "config.json").write_text("{}")
+  tokenizer = reading.load(tmp_path)
+  guess.data.chat = True
+  most = max(environments.make(make(guess), of(tokenizer)).reply("text", -1))
+  assert environments.make(make(guess), of(tokenizer, most + 1))
+  with pytest.raises(
+    SettingError,
+    match=f"^data.chat=True, environment.role='user': the token {most} of the message is none of",
+  ):
+    environments.make(make(guess), of(tokenizer, most))
 
 
 # -- what is refused
