@@ -191,6 +191,7 @@ class _Completion(NamedTuple):
   ended: int  # TRUNCATED or STOPPED
   # index in `tokens` of the last token of each reasoning step (data.steps)
   step_ends: tuple[int, ...]
+  reward: float | None  # that an environment gave last, of an episode; None: it gave none
 
 
 class Completion(_Completion):
@@ -198,8 +199,15 @@ class Completion(_Completion):
 
   __slots__ = ()
 
-  def __new__(cls, text: str, tokens: Iterable[int], ended: int, step_ends: Iterable[int]) -> Self:
-    return super().__new__(cls, text, tuple(tokens), ended, tuple(step_ends))
+  def __new__(
+    cls,
+    text: str,
+    tokens: Iterable[int],
+    ended: int,
+    step_ends: Iterable[int],
+    reward: float | None = None,
+  ) -> Self:
+    return super().__new__(cls, text, tuple(tokens), ended, tuple(step_ends), reward)
 
   @classmethod
   def _make(cls, iterable: Iterable[Any]) -> Self:  # type: ignore[override]  # mypy has its own

@@ -54,7 +54,8 @@ class Evaluator:
       build.check_prompts(self.problems, model, experiment, "eval.problems")
       solutions.check_eval_reward(reward.score, self.problems, model, experiment)
     layout = sampler.decode_layout(model.layout, experiment.sampler.tensor)
-    checks.check_eval_batch(experiment, layout)
+    for batched in (layout, model.layout) if models else (layout,):  # models judge whole batches
+      checks.check_eval_batch(experiment, batched)
     sample_shards = layout.size("sample")
     if experiment.eval.samples % sample_shards:
       raise SettingError(
@@ -74,7 +75,10 @@ class Evaluator:
       model.stop_table,
     )
     sizes = build.sizes(experiment, model.layout)
-    return environments.make_generator(experiment, model, sample, sizes)
+    generator = environments.make_generator(experiment, model, sample, sizes)
+    game = generator.environment
+    # a reward of the game counts the same in each turn
+    return generator._replace(environment=game and game._replace(discount=1.0))
 
   def _counted(self, reward: Callable) -> Callable:
     """Returns the reward with a count in `self.answers` of what it returns."""
@@ -176,6 +180,7 @@ class Evaluator:
       self.reward.score,
       self.reward.answer_of,
       key,
+      games=build.key(self.seed, build.EVALUATE, 0),
       batch=self.cfg.batch if learned else self._batch(generator),
       progress=progress,
       deadline=self.deadline,

@@ -17,7 +17,7 @@ from grpo_jax.reward_models import agreement
 from grpo_jax.reward_models.rewards import Given, NamedScores
 from grpo_jax.rewards import attempts, combine
 from grpo_jax.run import compile_cache
-from grpo_jax.sampling import generate, rollouts
+from grpo_jax.sampling import episodes, generate, rollouts
 from grpo_jax.sampling.generate import Generator
 from grpo_jax.sandbox.deadline import Guard
 from grpo_jax.types import TRUNCATED, Completion, Example, KnownRollouts
@@ -77,6 +77,7 @@ def solve(
   answer_of: Callable[[Completion], Vote | None] | None,
   key: jax.Array,
   *,
+  games: jax.Array,
   batch: int,
   progress: Callable[[int, int], None],
   deadline: float = 0.0,
@@ -94,6 +95,8 @@ def solve(
       rewards steps).
     answer_of: the vote of a completion; None: there is no vote.
     key: of the noise.
+    games: key of what an environment draws when it begins; by it and its place a problem is the
+      same game in each evaluation.
     batch: prompts at a time.
     progress: called with the number of problems done and N after each batch.
     deadline: seconds after which the reward of one completion has failed; 0: none.
@@ -108,7 +111,9 @@ def solve(
   """
   outcomes = Outcomes([], [] if answer_of else None, [], [], [], {}, [])
   for step, some in enumerate(loader.in_order(examples, batch)):
-    sampled, _, failures = generate.generate(generator, params, some, jax.random.fold_in(key, step))
+    of_batch = jax.random.fold_in(key, step)
+    numbers = episodes.reset_numbers(games, step * batch + np.arange(batch))
+    sampled, _, failures = generate.generate(generator, params, some, of_batch, games=numbers)
     scores = learned(sampled) if learned else []
     judge = functools.partial(
       _judge, generator, sampled, failures, some, solved, answer_of, deadline, score_ahead, seen
@@ -159,12 +164,19 @@ def _judge(
           right, message = is_right(call, solved, example, completion)
         vote = None
         if answer_of and not message:
-          vote, message = attempts.guarded(call, answer_of, completion)
+          vote, message = attempts.guarded(call, _hashed, answer_of, completion)
         values = [_mean(given(p, g, completion)) for given in learned]
         judged[p, g] = Judged(right, vote, message, values)
         if seen:
           seen(example, completion, judged[p, g])
   return judged
+
+
+def _hashed(answer_of: Callable[[Completion], Vote | None], completion: Completion) -> Vote | None:
+  """Returns the vote of a completion; TypeError: it is no answer that can be counted."""
+  vote = answer_of(completion)
+  hash(vote)
+  return vote
 
 
 def _all_failed(faults: list[str]) -> str:

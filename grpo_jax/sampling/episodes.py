@@ -165,6 +165,7 @@ def play(
   key: jax.Array,
   sizes: Sizes,
   tokenizer: Tokenizer,
+  games: np.ndarray | None = None,
 ) -> tuple[KnownRollouts, Json, dict[Place, str]]:
   """Returns the rollouts of whole episodes, the sampler's statistics, and faults.
 
@@ -180,10 +181,11 @@ def play(
     key: of this rollout.
     sizes: of the programs made so far.
     tokenizer: of the policy.
+    games: [P], the numbers that `reset` is given; None: they follow from `key`.
   """
   lifeline.compare(prompts)
   prompts, _ = sizes.for_sampler(prompts, sample.layout)
-  numbers = reset_numbers(key, np.arange(len(examples)))
+  numbers = reset_numbers(key, np.arange(len(examples))) if games is None else games
   episodes = fresh(prompts, examples, numbers, sample.setup.group, sample.setup.length)
   ready, counts = sample.ready(params), []
   while episodes.unfinished.any():

@@ -4,6 +4,7 @@ from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import jax
+import numpy as np
 
 from grpo_jax.aliases import Json
 from grpo_jax.data import loader
@@ -44,6 +45,7 @@ def generate(
   examples: Sequence[Example | None],
   key: jax.Array,
   see: Callable[[Seen], None] | None = None,
+  games: np.ndarray | None = None,
 ) -> Generated:
   """Samples a group of completions for each example; with an environment, of whole episodes.
 
@@ -54,6 +56,7 @@ def generate(
     key: of this batch's noise.
     see: called with what is sampled so far, while the rest is sampled; not where an environment
       answers.
+    games: [P], the numbers that an environment's `reset` is given; None: they follow from `key`.
   """
   prompts, too_long = loader.to_prompts(
     examples, generator.render, generator.max_prompt_length, generator.on_long
@@ -74,6 +77,7 @@ def generate(
       key,
       generator.sizes,
       generator.tokenizer,
+      games,
     )
   return Generated(sampled, statistics | {"prompts_too_long": too_long}, faults)
 

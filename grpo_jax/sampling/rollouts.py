@@ -120,13 +120,23 @@ def completions(rollouts: Rollouts, tokenizer: Tokenizer) -> list[list[Completio
   sampled = [[None] * tokens.shape[1]] * len(tokens)
   if rollouts.sampled is not None:
     sampled = rollouts.sampled
-  arrays = (tokens, rollouts.lengths, rollouts.ended, sampled, is_local)
+  arrays = (tokens, rollouts.lengths, rollouts.ended, sampled, last_rewards(rollouts), is_local)
   return [
     [
-      completion(ids, length, ended, tokenizer, own) if local else None
-      for ids, length, ended, own, local in zip(*group)
+      completion(ids, length, ended, tokenizer, own)._replace(reward=reward) if local else None
+      for ids, length, ended, own, reward, local in zip(*group)
     ]
     for group in zip(*arrays)
+  ]
+
+
+def last_rewards(rollouts: Rollouts) -> list[list[float | None]]:
+  """Returns the last reward that an environment gave each of P groups of G episodes, or None."""
+  if rollouts.sampled is None or rollouts.rewards is None or rollouts.given is None:
+    return [[None] * len(group) for group in rollouts.lengths]
+  return [
+    [float(r[g][-1]) if g.any() else None for r, g in zip(*group)]
+    for group in zip(rollouts.rewards, rollouts.given)
   ]
 
 

@@ -8,13 +8,11 @@ from grpo_jax.environments import base, textarena
 from grpo_jax.errors import SettingError
 from grpo_jax.sandbox import worker
 from grpo_jax.setup import environment_worker
-from grpo_jax.types import STOPPED, TRUNCATED, Completion, Example, Turn
-
-STOPS = ("\n", "")  # a stop text that ends a line, or a stop token, which has no text
+from grpo_jax.types import STOPPED, Completion, Example, Turn
 
 
-def completion(text: str, ended: int = STOPPED) -> Completion:
-  return Completion(text, [1], ended, [])
+def completion(text: str) -> Completion:
+  return Completion(text, [1], STOPPED, [])
 
 
 def question(game: str, index: int = 0, **settings: object) -> Example:
@@ -24,19 +22,15 @@ def question(game: str, index: int = 0, **settings: object) -> Example:
   return data.source("train", "", section)[index]
 
 
-def episode(
-  example: Example, actions: list[str], stop: str = "\n"
-) -> tuple[list[Turn], Completion]:
+def episode(example: Example, actions: list[str]) -> tuple[list[Turn], Completion]:
   """Returns the answers to actions, and the whole episode as it is scored."""
   state = base.begin(textarena.reset, example, 0)
   answers: list[Turn] = []
-  text = ""
   for action in actions:
     assert not answers or answers[-1].observation is not None, "the game is over"
     answers.append(base.answer(textarena.step, state, completion(action)))
     state = answers[-1].state
-    text += action + stop + (answers[-1].observation or "")
-  return answers, completion(text.removesuffix(stop))
+  return answers, completion("".join(actions))._replace(reward=answers[-1].reward)
 
 
 @pytest.fixture
@@ -77,35 +71,21 @@ def test_a_question_of_another_data_set_is_a_fault():
     textarena.reset(Example("Which?", "", "7", {"seed": 1}), 0)
 
 
-@pytest.mark.parametrize("stop", STOPS)
-def test_the_outcome_of_an_episode_is_the_reward_of_its_last_turn(arena, stop):
+def test_the_outcome_of_an_episode_is_the_reward_of_its_last_turn(arena):
   example = question("Coin-v0")
   rewards = set()
   for actions in (["heads"] * 3, ["tails"] * 3, ["?"] * 3, ["heads", "", "tails"]):
-    answers, whole = episode(example, actions, stop)
+    answers, whole = episode(example, actions)
     assert textarena.outcome(example, whole) == answers[-1].reward
     rewards.add(answers[-1].reward)
   assert len(rewards) > 2
 
 
 def test_an_episode_that_ended_before_its_game_has_the_outcome_0(arena):
-  example = question("Coin-v0", coins=1)
-  right = next(a for a in ("heads", "tails") if episode(example, [a])[0][0].reward)
-  assert textarena.outcome(example, completion(right)) == 1.0
-  assert textarena.outcome(example, completion(right, TRUNCATED)) == 1.0  # the game was over
-  assert textarena.outcome(question("Coin-v0"), completion("?\n\nWro", TRUNCATED)) == 0.0
-  for text in (
-    "",
-    "heads",
-    "heads\n",
-  ):  # the first is the worked solution, which is scored at the start
-    assert textarena.outcome(question("Coin-v0"), completion(text)) == 0.0
-
-
-@pytest.mark.parametrize("text", ["I think\nheads\n\nWrong.\nNext?\n?", "heads\n\nMaybe.\n"])
-def test_an_episode_whose_actions_are_not_lines_has_no_outcome(arena, text):
-  with pytest.raises(ValueError, match="which is not in the episode; let actions be lines"):
-    textarena.outcome(question("Coin-v0"), completion(text))
+  _, whole = episode(question("Coin-v0"), ["?", "?"])
+  assert textarena.outcome(question("Coin-v0"), whole) == 0.0
+  # the worked solution, which is scored at the start, was not played
+  assert textarena.outcome(question("Coin-v0"), completion("")) == 0.0
 
 
 # -- with the package
@@ -118,11 +98,10 @@ def needs_package():
 HANOI = ["[A C]", "[A B]", "[C B]", "[A C]", "[B A]", "[B C]", "[A C]"]
 
 
-@pytest.mark.parametrize("stop", STOPS)
-def test_the_tower_of_hanoi_is_solved(stop):
+def test_the_tower_of_hanoi_is_solved():
   needs_package()
   example = question("TowerOfHanoi-v0")
-  answers, whole = episode(example, HANOI, stop)
+  answers, whole = episode(example, HANOI)
   assert answers[0].observation == (
     "\nYou moved disk 1 from A to C.\nCurrent Board: \nA: [3, 2]\nB: []\nC: [1]\n.\n"
   )

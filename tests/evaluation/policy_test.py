@@ -85,6 +85,7 @@ def run(
     answer_correct,
     votes,
     jax.random.key(0),
+    games=jax.random.key(1),
     batch=batch,
     progress=lambda done, of: seen.append((done, of)),
     learned=learned,
@@ -202,8 +203,8 @@ def test_episodes_in_which_the_environment_failed_are_counted_and_not_solved(mon
   made = policy.generate.generate
   failures = {(0, 1): "turn 2: step: OSError: no tool", (1, 0): "turn 1: late"}
 
-  def generate(*args):
-    return made(*args)._replace(faults=failures)
+  def generate(*args, **named):
+    return made(*args, **named)._replace(faults=failures)
 
   monkeypatch.setattr(policy.generate, "generate", generate)
   found, _ = run([[1], [2], [3], [4]], [1, 2, 3, 4], group=1)
@@ -216,6 +217,29 @@ def test_episodes_in_which_the_environment_failed_are_counted_and_not_solved(mon
     match="^environment.name: failed in all 4 episodes .* first: turn 1: step: OSError",
   ):
     run([[1], [2], [3], [4]], [1, 2, 3, 4], group=1)
+
+
+@pytest.mark.parametrize("batch", [2, 3, 4])
+def test_a_problem_is_the_same_game_in_each_evaluation(batch, monkeypatch):
+  """By its place among the problems, whatever the noise and the batch."""
+  made, numbers = policy.generate.generate, []
+
+  def generate(*args, games, **named):
+    numbers.extend(games.tolist())
+    return made(*args, games=games, **named)
+
+  monkeypatch.setattr(policy.generate, "generate", generate)
+  run([[1], [2], [3], [4]], [1, 2, 3, 4], group=1, batch=batch)
+  want = policy.episodes.reset_numbers(jax.random.key(1), np.arange(4)).tolist()
+  assert numbers[:4] == want and len(set(want)) == 4
+
+
+def test_a_vote_that_cannot_be_counted_is_a_fault():
+  def boxes(completion):
+    return [completion.text] if "1" in completion.text else completion.text
+
+  found, _ = run([[1, 1], [2, 2]], [1, 2], group=2, batch=2, votes=boxes)
+  assert found["maj@2"] == 0.5 and found["pass@1"] == 1.0
 
 
 def test_a_wrong_sample_of_an_evaluation_is_kept_with_reward_0():

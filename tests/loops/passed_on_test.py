@@ -305,7 +305,7 @@ def test_few_problems_are_not_filled_up_to_a_whole_batch(
   """But where reward models judge, whose microbatches divide it."""
   monkeypatch.setattr(evaluator.policy, "solve", lambda *args, batch, **named: batch)
   own = evaluator.Evaluator.__new__(evaluator.Evaluator)
-  own.cfg, own.problems, own.deadline = stub(batch=8), [None] * problems, 1.0
+  own.cfg, own.problems, own.deadline, own.seed = stub(batch=8), [None] * problems, 1.0, 0
   own.reward = stub(score=None, answer_of=None, score_ahead=None)
   layout = tiny.layout(mesh)
   sizes: Any = tiny.sizes(mesh)

@@ -66,6 +66,18 @@ def test_completions_leave_the_stop_token_out_of_the_text_and_in_the_tokens():
   assert (only_end.text, only_end.tokens) == ("", (0,))
 
 
+def test_a_completion_has_the_last_reward_of_its_environment():
+  r = rollouts([[3, 4], [2, 2]], longest=4)
+  assert all(each.reward is None for group in host.completions(r, Letters()) for each in group)
+  values = np.arange(16, dtype=np.float32).reshape(2, 2, 4)
+  given = np.zeros((2, 2, 4), bool)
+  given[0, 0, [0, 2]] = given[1, 1, 1] = True
+  own = np.ones((2, 2, 4), bool)
+  r = dataclasses.replace(r, sampled=own, rewards=values, given=given)
+  (one, two), (three, four) = host.completions(r, Letters())
+  assert (one.reward, two.reward, three.reward, four.reward) == (2.0, None, None, 13.0)
+
+
 @pytest.mark.parametrize("mesh", [tiny.ONE, (2, 2, 2, 1), (1, 1, 4, 2)])
 def test_to_device_and_back(mesh):
   r = rollouts(long_tailed(np.random.default_rng(0), 8, 4, 6), longest=6)
