@@ -3,6 +3,7 @@
 import dataclasses
 import functools
 import inspect
+import os
 import pathlib
 from collections.abc import Callable, Mapping, Sequence
 from types import ModuleType
@@ -239,8 +240,8 @@ def test_data(cfg: ConfigDict) -> DataSet:
 
 def check_test(test: DataSet, train: Sequence[DataSet], cfg: settings.Data) -> None:
   """Refuses to evaluate on the file, or the split of a data set, that is trained on."""
-  place = storage.place(test.path)
-  if test.path and place.is_file() and place in [storage.place(each.path) for each in train]:
+  place = _file(test)
+  if test.path and place.is_file() and place in [_file(each) for each in train if each.path]:
     raise SettingError(
       f"data.test_path: {test.path} is the file that is trained on; give another, or a folder with "
       f"{cfg.train}.jsonl and {cfg.test}.jsonl as data.path"
@@ -250,6 +251,13 @@ def check_test(test: DataSet, train: Sequence[DataSet], cfg: settings.Data) -> N
       f"data.test={cfg.test!r}: is the split that is trained on (data.train), of the same data; "
       "give another of them"
     )
+
+
+def _file(data_set: DataSet) -> storage.Path:
+  """Returns the path of a data set, of a folder that of its split; links are followed."""
+  path = storage.place(data_set.path)
+  path = path / f"{data_set.split}.jsonl" if path.is_dir() else path
+  return path if storage.in_bucket(data_set.path) else storage.place(os.path.realpath(path))
 
 
 def _data_set(

@@ -92,12 +92,23 @@ def test_mixture_and_its_test_set(tmp_path):
     registry.train_data(_data(mixture=(("arithmetic", 3.0),)))
 
 
-def test_never_evaluates_on_the_file_it_trains_on(tmp_path):
+def test_never_evaluates_on_the_file_it_trains_on(tmp_path, monkeypatch):
   file, other = _jsonl(tmp_path / "a.jsonl", "a"), _jsonl(tmp_path / "b.jsonl", "b")
   with pytest.raises(SettingError, match="is the file that is trained on"):
     _check_test(_data(name="jsonl", path=file))
   with pytest.raises(SettingError, match="is the file that is trained on"):
     _check_test(_data(mixture=(("jsonl", file, 1.0),), test_name="jsonl", test_path=file))
+  (tmp_path / "train.jsonl").write_text((tmp_path / "a.jsonl").read_text())
+  (tmp_path / "link.jsonl").symlink_to(tmp_path / "a.jsonl")
+  monkeypatch.chdir(tmp_path)
+  for path, test_path in (
+    (file, "a.jsonl"),
+    (str(tmp_path), "train.jsonl"),
+    (file, "link.jsonl"),
+    ("link.jsonl", file),
+  ):
+    with pytest.raises(SettingError, match="is the file that is trained on"):
+      _check_test(_data(name="jsonl", path=path, test_path=test_path))
   apart = _data(name="jsonl", path=file, test_path=other)
   _check_test(apart)
   assert registry.test_data(apart).open()[0].question == "b"
