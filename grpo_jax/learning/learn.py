@@ -101,7 +101,8 @@ def optimizer_step(
 ) -> tuple[TrainState, Metrics, Before | None]:
   """Returns the state after an update, its metrics, and the policy's predictions before it."""
   value, grads, metrics, before = gradient(setup, state.params, batch, packing)
-  state, skipped = optimizer.apply_if_finite(setup.tx, grads, value, state)
+  taught = jnp.any(batch.weights != 0)
+  state, skipped = optimizer.apply_if_finite(setup.tx, grads, value, state, taught)
   one = jnp.ones(())
   metrics |= {
     "loss": (value, one),

@@ -143,33 +143,40 @@ def decayed(params: Trees) -> Tree:
 
 
 def apply_if_finite(
-  tx: optax.GradientTransformation, grads: Trees, loss: Array, state: TrainState
+  tx: optax.GradientTransformation,
+  grads: Trees,
+  loss: Array,
+  state: TrainState,
+  taught: Array | bool = True,
 ) -> tuple[TrainState, Array]:
   """Returns the state after an update, and [] int32: 1 if it was skipped.
 
   An update is skipped if the loss or a gradient is not finite. It leaves parameters, moments and
-  the schedule's count as they were, bit for bit. There is no branch, and the host reads nothing.
+  the schedule's count as they were, bit for bit. So does one that nothing was `taught` in, which is
+  not counted: momentum and decay would move the weights. There is no branch, and the host reads
+  nothing.
 
   Args:
     tx: the optimizer.
     grads: a tree like state.params.
     loss: [] float32.
     state: before the update.
+    taught: [] bool, whether any token counted in the loss.
   """
   finite = jnp.isfinite(loss) & jnp.isfinite(optax.tree.norm(grads))
   updates, opt_state = tx.update(grads, state.opt_state, state.params)
   params = optax.apply_updates(state.params, updates)
   params, opt_state = jax.tree.map(
-    lambda new, old: jnp.where(finite, new, old),
+    lambda new, old: jnp.where(finite & taught, new, old),
     (params, opt_state),
     (state.params, state.opt_state),
   )
   skipped = 1 - finite.astype(jnp.int32)
   state = TrainState(
-    step=state.step + 1 - skipped,
+    step=state.step + (finite & taught),
     params=params,
     opt_state=opt_state,
-    bad_steps=(state.bad_steps + 1) * skipped,
+    bad_steps=jnp.where(finite & taught, 0, state.bad_steps + skipped),
     skipped=state.skipped + skipped,
   )
   return state, skipped

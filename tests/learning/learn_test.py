@@ -333,6 +333,7 @@ def test_a_step_without_a_group_changes_nothing(most):
   state, metrics, _ = run(0.5, given=given, packing=packing)
   jax.tree.map(np.testing.assert_array_equal, state.params["policy"], table())
   assert metrics["loss"] == metrics["grad_norm"] == 0.0
+  assert state.step == 0 and state.skipped == 0 and metrics["skipped"] == 0.0
 
 
 @pytest.mark.parametrize("bad", [np.nan, np.inf])

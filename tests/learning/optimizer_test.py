@@ -69,6 +69,24 @@ def test_a_run_that_makes_fewer_updates_ends_above_0():
   np.testing.assert_allclose(moved, [0.3, 0, 0.225, 0.15], rtol=1e-5)
 
 
+def test_an_update_in_which_nothing_was_taught_moves_nothing():
+  """Neither by momentum nor by decay; and it is no update that was not finite."""
+  tx = optimizer.make_optimizer(learner(lr=0.3, weight_decay=0.1), 10)
+  first = state.create(params(), tx)
+  ones = jax.tree.map(jnp.ones_like, params())
+  moved, _ = update(tx, ones, jnp.zeros(()), first, True)
+  bad, skipped = update(tx, ones, jnp.array(np.nan), moved, True)
+  assert (int(bad.bad_steps), int(bad.skipped), int(skipped)) == (1, 1, 1)
+  still, skipped = update(tx, jax.tree.map(jnp.zeros_like, ones), jnp.zeros(()), bad, False)
+  jax.tree.map(np.testing.assert_array_equal, still, bad)
+  assert skipped == 0 and still.step == moved.step == 1
+  again, _ = update(tx, jax.tree.map(jnp.zeros_like, ones), jnp.zeros(()), bad, True)
+  assert again.step == 2 and again.bad_steps == 0
+  assert not np.array_equal(
+    again.params["policy"]["embed"]["weight"], bad.params["policy"]["embed"]["weight"]
+  )
+
+
 def test_schedule_without_warmup_starts_at_its_peak():
   assert optimizer.schedule(learner(lr=0.3, schedule="linear"), total_updates=2)(0) == np.float32(
     0.3
