@@ -53,20 +53,28 @@ def prepare(rollouts: Rollouts, cfg: ConfigDict, advantages: Array | None) -> Tr
   cov = kl_cov.covariance(batch.advantages, old, batch.mask)
   real = batch.mask > 0
   among = real & (cov > cfg.cov_low) & (cov < cfg.cov_high)
-  key = jax.random.key(jnp.sum(rollouts.tokens * real))
+  sums = jnp.sum(rollouts.tokens * real, (1, 2))  # [P]
   count = jnp.maximum(cfg.share * jnp.sum(real), 1).astype(jnp.int32)
-  drawn = draw(key, real, among, count)
+  drawn = draw(jax.random.key(jnp.sum(sums)), sums, real, among, count)
   return dataclasses.replace(batch, advantages=jnp.where(drawn, 0.0, batch.advantages))
 
 
-def draw(key: Array, real: Array, among: Array, count: Array | int) -> Array:
-  """Returns which `count` of the true elements of `among` [...] are drawn, all if they are fewer.
+def draw(key: Array, groups: Array, real: Array, among: Array, count: Array | int) -> Array:
+  """Returns which `count` of the true elements of `among` are drawn, all if they are fewer.
 
-  Each is drawn with the same probability. Elements are numbered without those that are not `real`,
-  so that padding changes nothing.
+  Each is drawn with the same probability. A group's noise is by its number, and its elements are
+  counted without those that are not `real`: neither the order of groups nor padding changes a draw.
+
+  Args:
+    key: of the batch.
+    groups: `[P]`, a number of each group.
+    real, among: `[P, G, L]` bool.
+    count: elements to draw.
   """
-  number = jnp.cumsum(real.ravel()).reshape(real.shape) - 1
-  noise = jnp.where(among, jax.random.uniform(key, (real.size,))[number], -1.0)
+  place = jnp.cumsum(real.reshape(len(groups), -1), axis=1) - 1
+  keys = jax.vmap(jax.random.fold_in, (None, 0))(key, groups)
+  uniform = jax.vmap(lambda key, place: jax.random.uniform(key, place.shape)[place])(keys, place)
+  noise = jnp.where(among, uniform.reshape(real.shape), -1.0)
   ordered = jnp.sort(noise.ravel(), descending=True)
   return among & (noise >= ordered[jnp.clip(count - 1, 0, among.size - 1)])
 

@@ -44,21 +44,29 @@ def test_each_is_drawn_alike_and_as_many_as_asked():
   """Two of five, in 4,000 draws: each with probability 2/5, to four standard errors."""
   among = jnp.array([True, False, True, True, False, True, True])
   keys = jax.random.split(jax.random.key(3), 4000)
-  drawn = np.asarray(jax.vmap(lambda key: clip_cov.draw(key, among | True, among, 2))(keys))
+  one = jnp.zeros(1, jnp.int32)
+
+  def draw(key):
+    return clip_cov.draw(key, one, among[None, None] | True, among[None, None], 2)[0, 0]
+
+  drawn = np.asarray(jax.vmap(draw)(keys))
   np.testing.assert_array_equal(drawn.sum(1), 2)
   share = drawn.mean(0)
   np.testing.assert_array_equal(share[~np.asarray(among)], 0)
   np.testing.assert_allclose(share[np.asarray(among)], 0.4, atol=4 * np.sqrt(0.24 / 4000))
 
 
-def test_padding_changes_no_draw():
-  among = jnp.array([[True, True, False], [True, True, True]])
-  wide = jnp.pad(among, ((0, 0), (0, 4)))
-  key, real = jax.random.key(1), jnp.ones((2, 3), bool)
-  found = clip_cov.draw(key, real, among, 2)
-  padded = clip_cov.draw(key, jnp.pad(real, ((0, 0), (0, 4))), wide, 2)
-  np.testing.assert_array_equal(padded[:, :3], found)
-  assert found.sum() == padded.sum() == 2
+def test_padding_and_the_order_of_groups_change_no_draw():
+  """Microbatches and the mesh put groups into another order."""
+  among = jnp.array([[[True, True, False], [True, True, True]], [[True, True, True]] * 2])
+  wide = ((0, 0), (0, 1), (0, 4))
+  key, groups, real = jax.random.key(1), jnp.array([40, 7]), jnp.ones((2, 2, 3), bool)
+  found = clip_cov.draw(key, groups, real, among, 5)
+  padded = clip_cov.draw(key, groups, jnp.pad(real, wide), jnp.pad(among, wide), 5)
+  np.testing.assert_array_equal(padded[:, :2, :3], found)
+  assert found.sum() == padded.sum() == 5
+  other = clip_cov.draw(key, groups[::-1], real, among[::-1], 5)
+  np.testing.assert_array_equal(other[::-1], found)
 
 
 def test_other_tokens_draw_others():
