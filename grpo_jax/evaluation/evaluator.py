@@ -54,8 +54,9 @@ class Evaluator:
       build.check_prompts(self.problems, model, experiment, "eval.problems")
       solutions.check_eval_reward(reward.score, self.problems, model, experiment)
     layout = sampler.decode_layout(model.layout, experiment.sampler.tensor)
-    for batched in (layout, model.layout) if models else (layout,):  # models judge whole batches
-      checks.check_eval_batch(experiment, batched)
+    checks.check_eval_batch(experiment, layout)
+    if experiment.kind == "iterative" or (experiment.kind == "online" and experiment.reward_models):
+      checks.check_eval_batch(experiment, model.layout)  # reward models judge whole batches
     sample_shards = layout.size("sample")
     if experiment.eval.samples % sample_shards:
       raise SettingError(

@@ -1,5 +1,7 @@
 """Evaluations during a run."""
 
+import dataclasses
+
 import pytest
 
 from grpo_jax.errors import SettingError
@@ -65,9 +67,11 @@ def test_a_game_is_judged_by_what_it_gave_in_whatever_turn(config):
 def test_reward_models_judge_batches_that_divide_over_the_learner_s_mesh(config):
   config.mesh.fsdp, config.sampler.tensor, config.eval.batch = 8, 4, 12
   model = build.model(make(config))
-  assert evaluator.Evaluator(make(config), model)
+  experiment = make(config)
+  assert evaluator.Evaluator(experiment, model, models=lambda: ())
+  judged = dataclasses.replace(experiment, reward_models=("a model",))
   with pytest.raises(SettingError, match="^eval.batch=12: use a multiple of 8"):
-    evaluator.Evaluator(make(config), model, models=lambda: ())
+    evaluator.Evaluator(judged, model)
 
 
 def leaves(example: Example, completion):
