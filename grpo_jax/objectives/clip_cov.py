@@ -53,10 +53,18 @@ def prepare(rollouts: Rollouts, cfg: ConfigDict, advantages: Array | None) -> Tr
   cov = kl_cov.covariance(batch.advantages, old, batch.mask)
   real = batch.mask > 0
   among = real & (cov > cfg.cov_low) & (cov < cfg.cov_high)
-  sums = jnp.sum(rollouts.tokens * real, (1, 2))  # [P]
+  numbers = numbers_of(rollouts.tokens, real)
   count = jnp.maximum(cfg.share * jnp.sum(real), 1).astype(jnp.int32)
-  drawn = draw(jax.random.key(jnp.sum(sums)), sums, real, among, count)
+  drawn = draw(jax.random.key(jnp.sum(numbers)), numbers, real, among, count)
   return dataclasses.replace(batch, advantages=jnp.where(drawn, 0.0, batch.advantages))
+
+
+def numbers_of(tokens: Array, real: Array) -> Array:
+  """Returns a number of each group, `[P]` uint32, by its tokens in their places."""
+  tokens, real = (x.reshape(len(x), -1).astype(jnp.uint32) for x in (tokens, real))
+  place = jnp.cumsum(real, axis=1, dtype=jnp.uint32)
+  mixed = (tokens + 1) * (place * jnp.uint32(2654435761) + 1)
+  return jnp.sum(mixed * real, axis=1, dtype=jnp.uint32)
 
 
 def draw(key: Array, groups: Array, real: Array, among: Array, count: Array | int) -> Array:
@@ -67,7 +75,7 @@ def draw(key: Array, groups: Array, real: Array, among: Array, count: Array | in
 
   Args:
     key: of the batch.
-    groups: `[P]`, a number of each group.
+    groups: `[P]`, a number of each group; groups with the same one have the same noise.
     real, among: `[P, G, L]` bool.
     count: elements to draw.
   """

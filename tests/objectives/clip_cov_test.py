@@ -69,6 +69,16 @@ def test_padding_and_the_order_of_groups_change_no_draw():
   np.testing.assert_array_equal(other[::-1], found)
 
 
+def test_a_group_s_number_is_of_its_tokens_in_their_order_and_of_no_padding():
+  tokens = jnp.array([[[3, 4, 0], [5, 0, 0]], [[4, 3, 0], [5, 0, 0]], [[3, 4, 0], [5, 0, 0]]])
+  real = jnp.array([[[True, True, False], [True, False, False]]] * 3)
+  first, swapped, same = clip_cov.numbers_of(tokens, real).tolist()
+  assert first == same != swapped
+  wide = ((0, 0), (0, 1), (0, 2))
+  padded = clip_cov.numbers_of(jnp.pad(tokens, wide, constant_values=9), jnp.pad(real, wide))
+  assert padded.tolist() == [first, swapped, same]
+
+
 def test_other_tokens_draw_others():
   """Draws by the batch's tokens, so that the draw differs from step to step."""
   r = cases.rollouts()
