@@ -7,8 +7,9 @@
 # One task per GPU, or one per node (--ntasks-per-node=1), which then has all GPUs of its node. Every task sees all GPUs
 # of its node: not --gpus-per-task. JAX asks Slurm for the other tasks. Three minutes before the time limit (sbatch
 # --signal=B:USR1@600: ten) the run saves and leaves, and the job is queued again with the same command. A cluster that
-# preempts by requeueing does the same. A run that could not write to its folder for a while (code 75) is queued again,
-# too, unless the job was queued again REPEATS times before (20), for whatever reason. `scancel JOB` and any other
+# preempts by requeueing does the same. A run that could not write to its folder for a while (code 75), or that had not
+# begun when its time was up, is queued again, too, unless the job was queued again REPEATS times before (20), for
+# whatever reason. `scancel JOB` and any other
 # failure of the program end it for good. --workdir is on a disk that all nodes see; the output is grpo_jax-JOB.log.
 #
 #SBATCH --job-name=grpo_jax
@@ -54,7 +55,10 @@ if [ -e "$saved" ] || [ "$code" = 75 ]; then
   can_go_on=1
 fi
 # 143: SIGTERM came where no run was there yet to save, such as during imports
-if [ -n "$requeue" ] && { [ "$code" = 0 ] || [ "$code" = 143 ]; }; then
+if [ -n "$requeue" ] && [ "$code" = 143 ]; then
+  can_go_on=1
+fi
+if [ -n "$requeue" ] && [ "$code" = 0 ]; then
   echo "the time is up: queued again, to go on with the same command"
   scontrol requeue "$SLURM_JOB_ID"
 elif [ -n "$can_go_on" ] && [ -z "$cancelled" ] && [ "${SLURM_RESTART_COUNT:-0}" -lt "${REPEATS:-20}" ]; then

@@ -353,12 +353,17 @@ def test_a_job_is_queued_again_when_its_time_is_up(tmp_path, sent, after, alone)
   assert (tmp_path / "calls").read_text().splitlines() == [SRUN, PYTHON, *after]
 
 
-def test_a_job_is_queued_again_whose_time_was_up_before_its_run_began(tmp_path):
-  job = cluster(tmp_path, TASK, WAITS)
+@pytest.mark.parametrize(("restarts", "after"), [("0", [REQUEUE]), ("20", [])])
+def test_a_job_is_queued_again_whose_time_was_up_before_its_run_began(tmp_path, restarts, after):
+  job = cluster(tmp_path, TASK, WAITS, SLURM_RESTART_COUNT=restarts)
   until((tmp_path / "on").exists)
   job.send_signal(signal.SIGUSR1)
   assert job.wait(timeout=20) == 143
-  assert (tmp_path / "calls").read_text().splitlines() == [SRUN, PYTHON, REQUEUE]
+  assert (tmp_path / "calls").read_text().splitlines() == [
+    SRUN.replace("7-0", f"7-{restarts}"),
+    PYTHON,
+    *after,
+  ]
 
 
 @pytest.mark.parametrize(("restarts", "after"), [("0", [REQUEUE]), ("19", [REQUEUE]), ("20", [])])
