@@ -79,7 +79,7 @@ def silent() -> Iterator[None]:
 
 
 class _Child:
-  """A fork of this process that answers requests within its limits.
+  """Forks this process and lets the fork answer requests within its limits.
 
   It leads a process group of its own, by which the programs that it starts are ended with it.
   """
@@ -123,14 +123,14 @@ class _Child:
       self.requests.flush()
     poll = select.poll()
     poll.register(self.replies, select.POLLIN)
-    poll.register(0, 0)  # only that it was closed; input that waits is no event
+    poll.register(0, select.POLLIN)  # its end; no request comes before the reply
     reply, end = b"", time.monotonic() + self.seconds + self.patience
     while not reply.endswith(b"\n"):
       left = max(end - time.monotonic(), 0)
-      ready = [fd for fd, _ in poll.poll(1000 * min(left, LONGEST_POLL))]
-      if 0 in ready or not (ready or left):
+      ready = dict(poll.poll(1000 * min(left, LONGEST_POLL)))
+      if ready.get(0, 0) & ~select.POLLIN or not (ready or left):
         return b""
-      if ready:
+      if self.replies in ready:
         chunk = os.read(self.replies, 1 << 16)
         if not chunk:
           return b""

@@ -125,7 +125,7 @@ def _kill(process: subprocess.Popen[bytes]) -> None:
   """Kills a worker; SIGTERM comes first, upon which it kills its child, too."""
   process.terminate()
   with contextlib.suppress(subprocess.TimeoutExpired):
-    process.wait(timeout=1.0)
+    process.wait(timeout=5.0)
   with contextlib.suppress(ProcessLookupError):
     os.killpg(process.pid, signal.SIGKILL)
 

@@ -1,5 +1,6 @@
 """Waits for the ends of processes."""
 
+import os
 import time
 
 from grpo_jax.run import leaving
@@ -10,7 +11,11 @@ def gone(pid: int) -> bool:
   deadline = time.monotonic() + 10
   while time.monotonic() < deadline:
     status = leaving._status(pid)
-    if status is None or status[1] in "ZX":
+    if status is not None and status[1] in "ZX":
+      return True
+    try:
+      os.kill(pid, 0)
+    except ProcessLookupError:
       return True
     time.sleep(0.05)
   return False
