@@ -16,6 +16,7 @@ from grpo_jax.types import STOPPED, Prompts, Rollouts
 
 # Loops that train reward models, with their offline.data.
 REWARD_LOOPS = {"reward_model": "pairs", "process_reward_model": "steps"}
+OUTCOME = "grpo_jax.environments.textarena:outcome"  # reads what the environment gave
 
 
 def check_settings(experiment: Experiment) -> None:
@@ -163,7 +164,12 @@ def check_entropy(experiment: Experiment) -> None:
 
 
 def check_rewards(experiment: Experiment) -> None:
-  """Refuses `reward_weights` that do not match the rewards."""
+  """Refuses `reward_weights` that do not match the rewards, and to judge games that none plays."""
+  if experiment.environment_functions is None and experiment.eval.reward == OUTCOME:
+    raise SettingError(
+      f"eval.reward={OUTCOME!r} with environment.name='': no game is played that it could judge; "
+      "use environment.name='textarena', or another reward"
+    )
   weights, components = experiment.objective.cfg.get("reward_weights"), experiment.components
   names = [name for name, _ in components]
   if weights and len(weights) != len(names):

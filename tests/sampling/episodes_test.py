@@ -185,6 +185,17 @@ def test_samples_of_a_prompt_begin_alike_and_keys_differ():
   assert (numbers != episodes.reset_numbers(jax.random.key(1), np.arange(4))).all()
 
 
+def test_a_completion_has_what_its_environment_gave_last():
+  played, _, _ = play()
+  found = rollouts.completions(played, Ids())  # type: ignore[arg-type]
+  several = 0
+  for place in np.ndindex(*played.lengths.shape):
+    values = played.rewards[place][played.given[place]].tolist()
+    assert found[place[0]][place[1]].reward == (values[-1] if values else None)
+    several += len(set(values)) > 1
+  assert several  # first and last differ in some
+
+
 def test_text_and_turns_of_an_episode():
   """The stop token is cut at the end alone; a turn's end is a step."""
   sampled = np.array([1, 1, 0, 0, 1, 0, 1, 1], bool)

@@ -78,3 +78,11 @@ def test_carried_groups_have_to_fit_the_batch_and_the_mesh(config):
     config.sampler.carry = carry
     with pytest.raises(SettingError, match=f"sampler.carry={carry}: .*{says}"):
       checks.check(make(config), tiny.decoder(mesh=mesh))
+
+
+def test_games_are_judged_where_they_are_played(config):
+  config.eval.reward = checks.OUTCOME
+  with pytest.raises(SettingError, match="with environment.name='': no game is played"):
+    checks.check_rewards(make(config))
+  config.environment.name = "textarena"
+  checks.check_rewards(make(config))
