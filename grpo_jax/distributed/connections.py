@@ -4,6 +4,7 @@ import functools
 import os
 import secrets
 import socket
+import time
 
 from jax._src import distributed  # the address of process 0 is not public
 
@@ -61,11 +62,17 @@ def _accept(server: socket.socket, secret: str, others: int) -> dict[int, socket
 
 def _greeting(connection: socket.socket) -> str:
   """Returns the first line that comes; "" if none does, as from a program that scans ports."""
-  connection.settimeout(GREETING_SECONDS)
+  end, said = time.monotonic() + GREETING_SECONDS, b""
   try:
-    return connection.makefile(errors="replace").readline(100).strip()
+    while b"\n" not in said and len(said) < 100:
+      connection.settimeout(max(end - time.monotonic(), 0.001))
+      more = connection.recv(100 - len(said))
+      if not more:
+        break
+      said += more
   except OSError:
     return ""
+  return said.decode(errors="replace").strip()
 
 
 def _reach(address: tuple[str, int], greeting: str) -> dict[int, socket.socket]:

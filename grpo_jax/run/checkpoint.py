@@ -48,7 +48,7 @@ class _Manager(ocp.CheckpointManager):
   """Leaves the agreement of the hosts on a signal to `signals.stop_signals`."""
 
   def reached_preemption(self, step: int) -> bool:
-    """Returns False: to ask JAX about `step` would set the count of `stopping`'s calls to it."""
+    """Returns False; jax would take `step` for a number of the calls that hosts agree by."""
     return False
 
 

@@ -37,7 +37,8 @@ def stop_signals() -> Iterator[Callable[[], str]]:
       ...
       if signal_name := stopping(): save, say `how_to_resume()`, leave
 
-  Every process calls `stopping()` once in every step; it returns the name of the signal, or "".
+  It returns the name of the signal, or "". Every process calls it once in every step, and equally
+  often: one with a call more would stop alone.
   The first signal is a request, and stops rewards (`deadline.Stopped`); a second SIGINT raises
   KeyboardInterrupt at once. On several hosts jax's preemption service handles SIGTERM and agrees on
   a call that none has made; a SIGINT is handed to it, and no reward is stopped. Main thread only.
@@ -65,7 +66,8 @@ def stop_signals() -> Iterator[Callable[[], str]]:
       deadline.stop(name)
 
   def stopping() -> str:
-    # hosts agree on the last call of any of them, plus 1: by steps, a resumed run would miss 0 + 1
+    # Hosts agree on the largest number that any of them has asked about, plus 1, which jax tells of
+    # at that number alone. A resumed run that asked by steps would be past the first one already.
     reached = joined and multihost_utils.reached_preemption_sync_point(next(_calls))
     if reached and not received and not several:
       received.append(signal.SIGTERM)  # it came before this function took it over from jax

@@ -55,7 +55,7 @@ MAY_CHANGE = (
 OWN_LOGS = ("metrics.jsonl", "metrics.crc", "samples.jsonl", "samples.crc")
 # The folders whose files it replaces.
 OWN_FOLDERS = ("model", "export", "adapter")
-SEEN_SECONDS = 90.0  # until all hosts see a new file; NFS remembers for 60 that there was none
+SEEN_SECONDS = 90.0  # until all hosts see a new file; NFS remembers for 60 that a folder was empty
 
 
 @contextlib.contextmanager
@@ -99,9 +99,11 @@ def check_seen(workdir: str) -> None:
     return
   path = storage.place(workdir) / hosts.text_of_process_0(f"seen-{uuid.uuid4().hex}")
 
-  def look() -> None:
+  def make() -> None:
     if jax.process_index() == 0:
       path.touch()
+
+  def look() -> None:
     end = time.monotonic() + SEEN_SECONDS
     while not path.exists():
       if time.monotonic() > end:
@@ -112,6 +114,7 @@ def check_seen(workdir: str) -> None:
       time.sleep(0.2)
 
   try:
+    hosts.together(make)  # before any host looks: NFS would remember that it is not there
     hosts.together(look)
   finally:
     if jax.process_index() == 0:
@@ -331,6 +334,7 @@ def error_code(error: BaseException) -> int:
 
 
 def _first(error: BaseException) -> BaseException:
+  """Returns the error that an error follows from."""
   while error.__cause__ is not None:
     error = error.__cause__
   return error

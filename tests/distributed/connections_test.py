@@ -15,7 +15,7 @@ def test_process_0_alone_needs_no_connection():
 
 def test_each_process_is_known_by_its_number_and_a_stranger_is_closed(monkeypatch):
   """Neither bytes that are no text nor silence keep the others out."""
-  monkeypatch.setattr(connections, "GREETING_SECONDS", 0.2)
+  monkeypatch.setattr(connections, "GREETING_SECONDS", 2.0)
   with connections._listen() as server, concurrent.futures.ThreadPoolExecutor() as threads:
     address = "localhost", server.getsockname()[1]
     accepting = threads.submit(connections._accept, server, SECRET, 2)

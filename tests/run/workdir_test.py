@@ -166,7 +166,7 @@ def test_a_folder_that_is_another_one_on_some_host_is_refused(tmp_path, monkeypa
   looked = []
   monkeypatch.setattr(workdir.hosts, "together", lambda make: looked.append(make()))
   check_seen(str(tmp_path))  # as process 0
-  assert looked == [None] and not list(tmp_path.iterdir())
+  assert looked == [None, None] and not list(tmp_path.iterdir())
   monkeypatch.setattr(jax, "process_index", lambda: 1)
   with pytest.raises(
     SettingError, match="^workdir=.*: host 1 has another folder there than host 0"

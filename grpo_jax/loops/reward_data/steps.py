@@ -45,12 +45,12 @@ def labelled(experiment: Experiment, model: build.Model) -> Labelled:
   shape = (len(groups), size, longest)
   tokens, lengths = np.zeros(shape, np.int32), np.zeros(shape[:2], np.int32)
   ended = np.full(shape[:2], TRUNCATED, np.int32)
-  labels, cut = np.full(shape, np.nan, np.float32), 0
+  labels, cut, end = np.full(shape, np.nan, np.float32), 0, model.end()
   for p, group in enumerate(groups):
     if not prompts.lengths[p]:
       continue
     for g, solution in enumerate(group):
-      ids, step_labels = tokens_and_labels(solution, model.tokenizer, model.end())
+      ids, step_labels = tokens_and_labels(solution, model.tokenizer, end)
       if solution.complete and len(ids) <= longest:
         ended[p, g] = STOPPED
       lengths[p, g] = min(len(ids), longest)

@@ -82,6 +82,8 @@ def _mark_special(backend: tokenizers.Tokenizer, tokens: Sequence[str]) -> token
   special = {text: i for i, text in enumerate(tokens) if _SPECIAL.fullmatch(text)}
   if any(backend.token_to_id(text) != i for text, i in special.items()):
     parts = json.loads(backend.to_str())
+    if not isinstance(parts["model"]["vocab"], dict):
+      raise ValueError("its special tokens have other numbers than the file's")
     names = {i: name for name, i in parts["model"]["vocab"].items()}
     names |= {i: text for text, i in special.items()}
     parts["model"]["vocab"] = {name: i for i, name in names.items()}
