@@ -14,6 +14,7 @@ from grpo_jax.io import storage
 from grpo_jax.run import lock
 
 POLL_SECONDS = 0.5
+RSS_BYTES = 1 if sys.platform == "darwin" else 1024  # the unit of ru_maxrss
 
 
 class Ended(NamedTuple):
@@ -62,7 +63,7 @@ def run(
       poll()
       time.sleep(POLL_SECONDS)
   child.returncode = os.waitstatus_to_exitcode(status)
-  peak = usage.ru_maxrss * (1 if sys.platform == "darwin" else 1024) / 1e6
+  peak = usage.ru_maxrss * RSS_BYTES / 1e6
   return Ended(child.returncode, round(time.monotonic() - started, 3), round(peak, 1))
 
 

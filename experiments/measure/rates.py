@@ -3,13 +3,13 @@
 import functools
 import resource
 import statistics
-import sys
 import time
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 
+from experiments.measure.processes import RSS_BYTES
 from grpo_jax.ops.precision import precision
 
 
@@ -51,5 +51,4 @@ def device_peak() -> float | None:
 
 def process_peak() -> float:
   """Returns the peak of this process's resident memory in GB (10^9 bytes)."""
-  unit = 1 if sys.platform == "darwin" else 1024
-  return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit / 1e9
+  return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * RSS_BYTES / 1e9
