@@ -81,8 +81,10 @@ if __name__ == "__main__":
 
 @pytest.fixture
 def programs(tmp_path, monkeypatch):
-  """A module that starts a program for each request, and what waits for the ids: of the worker, of
-  its child and of the program.
+  """Makes a module that starts a program for each request.
+
+  Returns:
+    What waits for the ids of the worker, of its child and of the program.
   """
   (tmp_path / "programs.py").write_text(
     PROGRAMS.format(root=str(ROOT), file=str(tmp_path / "pids"))

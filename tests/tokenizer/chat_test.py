@@ -120,7 +120,7 @@ def test_every_end_token_stops_and_is_saved(family, folders, tmp_path):
 
 @pytest.mark.parametrize("family", FAMILIES)
 def test_a_written_answer_ends_as_the_template_ends_one(family, folders):
-  """A reward model, say, that learned from texts with another end never saw what is sampled."""
+  """Ends texts that a reward model learns from as the samples end that it will score."""
   chat, ours = chat_templates.CHATS[family], reading.load(folders[family])
   how = {"chat": True, "arguments": tuple(chat.asks[0].items())}
   end = ours.end_id(**how)

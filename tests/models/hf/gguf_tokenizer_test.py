@@ -1,4 +1,4 @@
-"""What a GGUF leaves out of its tokenizer; import_gguf_test.py imports whole files."""
+"""Tests what a GGUF leaves out of its tokenizer; import_gguf_test.py imports whole files."""
 
 import pytest
 from tokenizers import AddedToken, Tokenizer, models, pre_tokenizers
