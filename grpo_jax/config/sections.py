@@ -2,6 +2,7 @@
 
 import dataclasses
 import operator
+from typing import Any
 
 from ml_collections import ConfigDict
 
@@ -71,3 +72,13 @@ def check(config: ConfigDict) -> None:
   for name, kind in KINDS.items():
     if kind is PLACE:
       storage.check(name, operator.attrgetter(name)(config))
+
+
+def flat(tree: object, name: str = "") -> dict[str, Any]:
+  """Returns the values of nested dicts, such as a config.json, by their dotted names."""
+  if not isinstance(tree, dict):
+    return {name: tree}
+  values: dict[str, Any] = {}
+  for key, branch in tree.items():
+    values |= flat(branch, f"{name}.{key}" if name else key)
+  return values

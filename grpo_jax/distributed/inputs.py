@@ -26,6 +26,7 @@ from collections.abc import Mapping, Sequence
 import jax
 from ml_collections import ConfigDict
 
+from grpo_jax.config import sections
 from grpo_jax.distributed import hosts
 from grpo_jax.errors import TrainingError
 from grpo_jax.io import storage
@@ -60,7 +61,7 @@ def digest(content: bytes) -> str:
 
 def describe_settings(config: ConfigDict) -> dict[str, str]:
   """Returns every setting by its dotted name."""
-  settings = _flat(json.loads(config.to_json_best_effort()))
+  settings = sections.flat(json.loads(config.to_json_best_effort()))
   return {name: repr(value) for name, value in settings.items()}
 
 
@@ -250,14 +251,3 @@ def _is_users(name: str, file: str) -> bool:
   python = (paths["stdlib"], paths["platstdlib"])
   installed = {"site-packages", "dist-packages"} & set(pathlib.Path(file).parts)
   return not file.startswith(python) and not installed
-
-
-def _flat(tree: object, name: str = "") -> dict[str, object]:
-  """Returns the leaves of nested dicts by their dotted names."""
-  if not isinstance(tree, dict):
-    return {name: tree}
-  return {
-    leaf_name: leaf
-    for key, branch in tree.items()
-    for leaf_name, leaf in _flat(branch, f"{name}.{key}" if name else key).items()
-  }

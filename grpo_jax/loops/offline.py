@@ -37,7 +37,7 @@ from grpo_jax.loops.run import Run
 from grpo_jax.objectives import common
 from grpo_jax.packing import plan
 from grpo_jax.run import signals
-from grpo_jax.run.workdir import reason
+from grpo_jax.run.reasons import reason
 from grpo_jax.run.writer import Writer
 from grpo_jax.sampling import rollouts
 from grpo_jax.setup import build, checks, references

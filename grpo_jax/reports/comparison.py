@@ -17,6 +17,7 @@ from typing import NamedTuple
 import numpy as np
 
 from grpo_jax.aliases import Json
+from grpo_jax.config import sections
 from grpo_jax.io import storage
 from grpo_jax.reports import jsonl
 
@@ -123,17 +124,9 @@ def unlike(folders: Sequence[storage.Path]) -> list[str]:
   for path in folders:
     config = json.loads((path / "config.json").read_text())
     inputs = path / "inputs.json"
-    runs.append(_flat(config) | (json.loads(inputs.read_text()) if inputs.exists() else {}))
+    runs.append(sections.flat(config) | (json.loads(inputs.read_text()) if inputs.exists() else {}))
   names = sorted(set().union(*runs)) if runs else []
   return [n for n in names if n not in own and any(run.get(n) != runs[0].get(n) for run in runs)]
-
-
-def _flat(config: Json, prefix: str = "") -> dict[str, Json]:
-  """Returns the settings of a config.json by their full names."""
-  flat: dict[str, Json] = {}
-  for name, value in config.items():
-    flat |= _flat(value, f"{prefix}{name}.") if isinstance(value, dict) else {prefix + name: value}
-  return flat
 
 
 def tuning(

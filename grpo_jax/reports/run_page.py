@@ -60,7 +60,7 @@ def read(folder: storage.Path) -> Json:
   return {
     "name": title,
     "result": end_of(folder),
-    "config": flat(config),
+    "config": sections.flat(config),
     "warnings": told.read_bytes().decode(errors="replace").splitlines() if told.exists() else [],
     "samples": inspector.page(last_of(samples), title) if samples else "",
     **curves(jsonl.metrics(folder / "metrics.jsonl")),
@@ -94,17 +94,6 @@ def name_apart(runs: Sequence[Json]) -> None:
   for n, run in enumerate(runs):
     if names.count(run["name"]) > 1:
       run["name"] = f"{run['name']} ({n + 1})"
-
-
-def flat(config: Json, prefix: str = "") -> Json:
-  """Returns the settings of a config by their dotted names."""
-  found: Json = {}
-  for name, value in config.items():
-    if isinstance(value, dict):
-      found |= flat(value, f"{prefix}{name}.")
-    else:
-      found[prefix + name] = value
-  return found
 
 
 def curves(lines: list[jsonl.Metrics]) -> Json:

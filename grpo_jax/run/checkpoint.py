@@ -29,14 +29,8 @@ from grpo_jax.models.decoder import Params
 from grpo_jax.run import checkpoint_files, finished, orbax_logging
 from grpo_jax.run.checkpoint_files import About, Damaged, Extra, Json
 from grpo_jax.run.checksums import checksums
-from grpo_jax.run.workdir import (
-  cut_back,
-  error_code,
-  log_lengths,
-  not_writable,
-  reason,
-  steps_logged,
-)
+from grpo_jax.run.reasons import error_code, reason
+from grpo_jax.run.workdir import cut_back, log_lengths, not_writable, steps_logged
 
 # errors of a disk that is there but does not answer, such as one of a network
 FLEETING = (errno.ESTALE, errno.ETIMEDOUT, errno.EAGAIN, errno.EMFILE, errno.ENFILE)

@@ -13,8 +13,6 @@ No other file of the folder is ever written to or cut here.
 import contextlib
 import functools
 import json
-import os
-import re
 import shutil
 import time
 import uuid
@@ -29,6 +27,7 @@ from grpo_jax.distributed import hosts, inputs
 from grpo_jax.errors import CheckpointError, SettingError, StorageError
 from grpo_jax.io import storage
 from grpo_jax.run import lock, logs
+from grpo_jax.run.reasons import reason
 
 # Settings that may differ when a run is resumed: they decide what is shown, and where, in how many
 # microbatches and in what time the same numbers are computed (equal to rounding). So may `steps`,
@@ -55,7 +54,7 @@ MAY_CHANGE = (
 OWN_LOGS = ("metrics.jsonl", "metrics.crc", "samples.jsonl", "samples.crc")
 # The folders whose files it replaces.
 OWN_FOLDERS = ("model", "export", "adapter")
-SEEN_SECONDS = 90.0  # until all hosts see a new file; NFS remembers for 60 that a folder was empty
+SEEN_SECONDS = 90.0  # until all hosts see a new file; NFS may remember for 60 what was there
 
 
 @contextlib.contextmanager
@@ -269,20 +268,10 @@ def check_space(workdir: str, abstract_state: Any) -> None:
     )
 
 
-def _flat(tree: Any, name: str = "") -> Json:
-  """Returns the leaves of nested dicts by their dotted names."""
-  if not isinstance(tree, dict):
-    return {name: tree}
-  leaves: Json = {}
-  for key, subtree in tree.items():
-    leaves |= _flat(subtree, f"{name}.{key}" if name else key)
-  return leaves
-
-
 def _changes(old: Json, new: Json, defaults: Json, unread: Collection[str], most: int = 6) -> str:
   """Returns the settings that differ and may not, as "name was X, is Y"; or ""."""
-  old, new = _flat(old), _flat(new)
-  known = {name: row.default for name, row in sections.SETTINGS.items()} | _flat(defaults)
+  old, new = sections.flat(old), sections.flat(new)
+  known = {name: row.default for name, row in sections.SETTINGS.items()} | sections.flat(defaults)
   constant_rate = old.get("learner.schedule") == new.get("learner.schedule") == "constant"
   may_change = (*MAY_CHANGE, *unread, *(["steps"] if constant_rate else []))
   trains_with_it = new.get("offline.continuations", 0) > 0 or new.get("data.redraw", 1) < 1
@@ -324,31 +313,3 @@ def not_writable(workdir: str, error: OSError) -> SettingError:
     f"workdir={workdir}: cannot be written ({reason(error)}); nothing saved before was touched; "
     "make it writable, make room or use another --workdir"
   )
-
-
-def error_code(error: BaseException) -> int:
-  """Returns the system's number of an error, also of one from tensorstore; 0: it has none."""
-  error = _first(error)
-  code = re.search(r"os_error_code='(\d+)'", str(error))
-  return int(code[1]) if code else getattr(error, "errno", None) or 0
-
-
-def _first(error: BaseException) -> BaseException:
-  """Returns the error that an error follows from."""
-  while error.__cause__ is not None:
-    error = error.__cause__
-  return error
-
-
-def reason(error: BaseException) -> str:
-  """Returns the cause of an error in a few words: the system's message, or the first error's."""
-  error = _first(error)
-  if isinstance(error, OSError) and error.strerror:
-    return error.strerror
-  if code := error_code(error):
-    return os.strerror(code)
-  # tensorstore adds its request and places in its source, in brackets
-  text = re.sub(r" \[(tensorstore_spec|source locations)=.*", "", str(error), flags=re.DOTALL)
-  lines = text.strip().splitlines()
-  text = lines[0] if lines else type(error).__name__
-  return text if len(text) <= 200 else f"{text[:80]} ... {text[-115:]}"

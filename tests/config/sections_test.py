@@ -26,3 +26,8 @@ def test_help_has_every_setting():
   for name, (default, _, meaning) in sections.SETTINGS.items():
     assert f"  {name}={default!r}  [" in text and f"    {meaning}\n" in f"{text}\n"
   assert text.isascii()
+
+
+def test_nested_values_have_dotted_names():
+  config = {"a": 1, "b": {"c": [2], "d": {"e": None}}, "f": {}}
+  assert sections.flat(config) == {"a": 1, "b.c": [2], "b.d.e": None}
