@@ -1,10 +1,11 @@
 // Finds, sorts and shows the groups of samples.html; inspector_cards.js is before it in the page.
 
 const $ = id => document.getElementById(id);
-const { title, chunks } = JSON.parse($("index").textContent);
+const { title, since, chunks } = JSON.parse($("index").textContent);
 // What is known of each group without its texts: step, group, rewards, lengths, disagreements, and where it lies.
 const groups = chunks.flatMap((entries, chunk) => entries.map((entry, row) => ({ ...entry, chunk, row })));
-$("title").textContent = document.title = title + ": samples";
+$("title").textContent = document.title = title + ": samples" + (since === null ? "" : ` from step ${since} on`);
+if (since !== null) $("title").title = "Those of earlier steps are in samples.jsonl: a browser does not open a page of any size.";
 
 const pause = milliseconds => new Promise(done => setTimeout(done, milliseconds));
 
@@ -37,7 +38,7 @@ const ONLY = { "": () => true, differ, after: entry => entry.after, fell: entry 
 function matching() {
   const low = $("low").value === "" ? -Infinity : +$("low").value, high = $("high").value === "" ? Infinity : +$("high").value;
   const any = low === -Infinity && high === Infinity;
-  return groups.filter(entry => ONLY[$("only").value](entry) && (any || entry.rewards.some(reward => (reward ?? 0) >= low && (reward ?? 0) <= high)));
+  return groups.filter(entry => ONLY[$("only").value](entry) && (any || entry.rewards.some(reward => typeof reward === "number" && reward >= low && reward <= high)));
 }
 const compared = groups.some(entry => entry.disagreements);
 $("about").hidden = !compared;
@@ -188,7 +189,7 @@ function choose(span) {
   chosen = span;
   const box = $("token");
   if (!span) {
-    box.hidden = !current.some(row => row.tokens);
+    box.hidden = !document.querySelector("main span[data-i]");
     box.textContent = "Tap a token to see its numbers.";
     return;
   }

@@ -7,12 +7,13 @@ past it. A token that is tapped shows its numbers. An episode is shown as a conv
 policy and its environment, with the reward of each turn.
 
 The data are in chunks, of which the page parses those that are looked at, so that a phone opens a
-file of 100 MB. An index tells what groups are sorted and filtered by.
+file of 100 MB. A longer samples.jsonl is shown from a later step on. An index tells what groups are
+sorted and filtered by.
 """
 
 import json
 import pathlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 
 from grpo_jax.aliases import Json
 from grpo_jax.config.kinds import Form, Kind, Whole
@@ -55,6 +56,7 @@ ROWS: dict[str, Kind] = {
   "turn_rewards": PAIRS,
 }
 
+LARGEST = 100_000_000  # bytes of samples.jsonl that become a page
 CHUNK = 500_000  # characters of the data that a browser parses at once, or one group
 FOLDER = pathlib.Path(__file__).parent
 
@@ -62,19 +64,39 @@ FOLDER = pathlib.Path(__file__).parent
 def write(workdir: str) -> storage.Path | None:
   """Writes the page and returns its path, or None if there are no samples."""
   folder = storage.place(workdir)
-  samples = jsonl.read(folder / "samples.jsonl", ROWS)
+  samples, are_all = last_samples(folder, LARGEST)
   if not samples:
     return None
   out = folder / "samples.html"
-  out.write_bytes(page(samples, storage.title(folder)).encode(errors="replace"))
+  out.write_bytes(page(samples, storage.title(folder), are_all).encode(errors="replace"))
   return out
 
 
-def page(samples: Iterable[Json], title: str) -> str:
+def last_samples(folder: storage.Path, size: int) -> tuple[list[Json], bool]:
+  """Returns the samples of the last steps of a run, and whether they are all that it has.
+
+  Args:
+    folder: of the run.
+    size: bytes at the end of samples.jsonl to read. A step that begins before them is left out,
+      unless it is the last.
+  """
+  path = folder / "samples.jsonl"
+  samples = jsonl.read(path, ROWS, size)
+  if not samples or storage.size(path) <= size:
+    return samples, True
+  return [row for row in samples if row.get("step") != samples[0].get("step")] or samples, False
+
+
+def page(samples: Sequence[Json], title: str, are_all: bool = True) -> str:
   """Returns the page with the samples in it.
 
   The text of a sample cannot become markup: `<` is escaped here, and the page's script sets nothing
   but `textContent`.
+
+  Args:
+    samples: rows of samples.jsonl.
+    title: the name of the run.
+    are_all: whether there are none of earlier steps; otherwise the page says so.
   """
   index, parts = [], []
   for n, (entries, text) in enumerate(chunks(groups(samples))):
@@ -83,7 +105,9 @@ def page(samples: Iterable[Json], title: str) -> str:
   parts.append(f'<i id="chunk{len(index)}" hidden></i>')  # the last chunk is whole
   head, rest = template().split("__INDEX__")
   script, tail = rest.split("__CHUNKS__")
-  return "".join([head, as_json({"title": title, "chunks": index}), script, *parts, tail])
+  since = None if are_all else samples[0].get("step")
+  data = {"title": title, "since": since, "chunks": index}
+  return "".join([head, as_json(data), script, *parts, tail])
 
 
 def template() -> str:

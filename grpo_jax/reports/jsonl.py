@@ -16,7 +16,9 @@ NUMBER = kinds.Number()
 Metrics = dict[str, float | None]  # a line of metrics.jsonl; None: not a number
 
 
-def read(path: storage.Path, rows: Mapping[str, kinds.Kind] = {}) -> list[Json]:
+def read(
+  path: storage.Path, rows: Mapping[str, kinds.Kind] = {}, last: int | None = None
+) -> list[Json]:
   """Returns the objects of a file with one JSON object a line; none if there is no file.
 
   Damaged lines are left out, and a warning on stderr counts them. The last line of a run that is
@@ -26,8 +28,9 @@ def read(path: storage.Path, rows: Mapping[str, kinds.Kind] = {}) -> list[Json]:
     path: of the file. If there is a file of checksums for it, lines are compared with them.
     rows: allowed values of some keys; an object with another value is damaged. null counts as
       absent.
+    last: only the lines that begin in the last `last` bytes are read; None: all.
   """
-  log = logs.read(path)
+  log = logs.read(path, last)
   objects, wrong = [], []
   for number, value in log.objects:
     if all(value.get(key) is None or row.fits(value[key]) for key, row in rows.items()):

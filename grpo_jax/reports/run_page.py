@@ -19,7 +19,7 @@ from grpo_jax.run import writer
 from grpo_jax.sandbox import model_folder
 
 POINTS = 2000  # lines of a run that are drawn; of a longer one, means of neighbours
-SAMPLES = 30_000_000  # characters of samples in a page, of the last steps
+SAMPLES = 30_000_000  # bytes of samples.jsonl in a page, of the last steps of all its runs
 DIGITS = 6  # of a number
 NAME = "report.html"
 # Metrics of this section that are no seconds, or are in those of other phases.
@@ -37,7 +37,7 @@ def write(folders: Sequence[str], out: str, seconds: int = 0) -> storage.Path:
     seconds: after which a browser reads the page again; 0: never.
   """
   path = storage.place(out)
-  runs = [read(storage.place(folder)) for folder in folders]
+  runs = [read(storage.place(folder), SAMPLES // len(folders)) for folder in folders]
   name_apart(runs)
   # as a whole: a browser may be reading it
   storage.write(path, page(runs, glossary_of(GLOSSARY), seconds).encode(errors="replace"))
@@ -51,18 +51,23 @@ def write_own(workdir: str) -> storage.Path | None:
   return write([workdir], str(storage.place(workdir) / NAME))
 
 
-def read(folder: storage.Path) -> Json:
-  """Returns what the page shows of a run; its samples are a page of their own, or ""."""
+def read(folder: storage.Path, size: int = SAMPLES) -> Json:
+  """Returns what the page shows of a run; its samples are a page of their own, or "".
+
+  Args:
+    folder: of the run.
+    size: bytes of its samples, of the last steps.
+  """
   where = f"DIR={folder}"
   config = model_folder.read_json(where, folder, "config.json") or {}
-  samples = jsonl.read(folder / "samples.jsonl", inspector.ROWS)
+  samples, are_all = inspector.last_samples(folder, size)
   title, told = storage.title(folder), folder / writer.WARNINGS
   return {
     "name": title,
     "result": end_of(folder),
     "config": sections.flat(config),
     "warnings": told.read_bytes().decode(errors="replace").splitlines() if told.exists() else [],
-    "samples": inspector.page(last_of(samples), title) if samples else "",
+    "samples": inspector.page(samples, title, are_all) if samples else "",
     **curves(jsonl.metrics(folder / "metrics.jsonl")),
   }
 
@@ -75,17 +80,6 @@ def end_of(folder: storage.Path) -> Json | None:
   done, steps = (result or {}).get("steps"), config.get("steps")
   goes_on = isinstance(done, int) and isinstance(steps, int) and done < steps
   return None if goes_on else result
-
-
-def last_of(samples: list[Json]) -> list[Json]:
-  """Returns the samples of the last steps, as many as a page holds, in their order."""
-  size, kept = 0, 0
-  for group in reversed(inspector.groups(samples)):
-    size += len(inspector.as_json(group))
-    if kept and size > SAMPLES:
-      break
-    kept += len(group)
-  return samples[len(samples) - kept :]
 
 
 def name_apart(runs: Sequence[Json]) -> None:
@@ -121,8 +115,9 @@ def curves(lines: list[jsonl.Metrics]) -> Json:
         what.append(rounded(sum(values) / len(values)))
   ends = [over[part[-1]] for part in parts]
   axes = {
-    name: [rounded(end[i] or 0.0) for end in ends]
-    for i, name in enumerate(("step", "tokens", "hours"))
+    "step": [end[0] or 0.0 for end in ends],
+    "tokens": [rounded(end[1]) for end in ends],
+    "hours": [rounded(end[2]) for end in ends],
   }
   below = [name for name in sorted(panels.LEAST) if name in metrics]
   below = [name for name in below if not panels.is_drawn(lines, name)]

@@ -15,7 +15,9 @@ here.
 
 import bisect
 import collections
+import contextlib
 import errno
+import io
 import json
 import math
 import pathlib
@@ -41,6 +43,7 @@ class Content(NamedTuple):
   checked: int  # lines with a right checksum
   sums: int  # damaged lines of the file of checksums
   lost: int  # lines that are missing at the end, by their checksums
+  recorded: int  # right checksums; there are as many as `checked` if no line is missing
 
 
 class Log:
@@ -97,28 +100,51 @@ def sums_name(name: str) -> str:
   return f"{name.removesuffix('.jsonl')}.crc"
 
 
-def read(path: storage.Path) -> Content:
-  """Reads a log; a missing file has no lines."""
+def read(path: storage.Path, last: int | None = None, keep: bool = True) -> Content:
+  """Reads a log; a missing file has no lines.
+
+  Args:
+    path: of the log.
+    last: only the lines that begin in the last `last` bytes are read; None: all.
+    keep: whether `objects` are wanted. Without them a line with a right checksum is not parsed, so
+      that a log of gigabytes takes seconds and little memory.
+  """
   sums = _Sums(path)  # read before the log: lines that a run adds meanwhile have no checksum yet
-  content = path.read_bytes() if storage.is_plain(path) else b""
-  lines = list(_split(content))
   objects: list[tuple[int, Json]] = []
-  damaged, checked = [], 0
-  for line, is_right in zip(lines, sums.compare(lines)):
-    value = None if is_right is False else parse(line.content)
-    if value is not None:
-      objects.append((line.number, value))
-      checked += is_right is True
-    # otherwise it is the last line of a run that still runs, or that was killed
-    elif line.is_ended or is_right is False:
-      damaged.append(line.number)
-  total = len(objects) + len(damaged)
-  return Content(objects, damaged, total, checked, sums.damaged, sums.after(len(content)))
+  damaged, whole, checked = [], 0, 0
+  with _opened(path) as file:
+    length = file.seek(0, io.SEEK_END)
+    lines = list(_split(file, 0 if last is None else length - last))
+    for line, is_right in zip(lines, sums.compare(lines)):
+      value: Json | None = {} if is_right and not keep else None
+      if value is None and is_right is not False:
+        file.seek(line.start)
+        value = parse(file.read(line.length))
+      if value is not None:
+        whole += 1
+        checked += is_right is True
+        objects += [(line.number, value)] if keep else []
+      # otherwise it is the last line of a run that still runs, or that was killed
+      elif line.is_ended or is_right is False:
+        damaged.append(line.number)
+  total = whole + len(damaged)
+  counts = total, checked, sums.damaged, sums.after(length), len(sums)
+  return Content(objects, damaged, *counts)
+
+
+@contextlib.contextmanager
+def _opened(path: storage.Path) -> Iterator[BinaryIO]:
+  """Yields a log to read, or an empty file if there is none."""
+  if not storage.is_plain(path):
+    yield io.BytesIO()
+    return
+  with storage.reading(path) as local, local.open("rb") as file:
+    yield file
 
 
 def damage(path: storage.Path) -> str:
   """Returns what is damaged in a log, such as "1 line of 8 is damaged (line 3)"; or ""."""
-  content = read(path)
+  content = read(path, keep=False)
   return told(content.damaged, content.lines)
 
 
@@ -163,24 +189,19 @@ def _integer(digits: str) -> int | None:
 class _Line(NamedTuple):
   number: int  # counted from 1, empty lines included
   start: int  # the place of its first byte
-  content: bytes
+  length: int  # without the newline
+  crc: int
   is_ended: bool  # by a newline
 
-  def sum(self) -> tuple[int, int]:
-    """Returns the length and the CRC."""
-    return len(self.content), zlib.crc32(self.content)
 
-
-def _split(content: bytes) -> Iterator[_Line]:
-  """Yields the lines that are not empty."""
-  number = start = 0
-  while start < len(content):
-    end = content.find(b"\n", start)
-    line = content[start:] if end < 0 else content[start:end]
-    number += 1
-    if line:
-      yield _Line(number, start, line, end >= 0)
-    start += len(line) + 1
+def _split(file: BinaryIO, first: int) -> Iterator[_Line]:
+  """Yields the lines that are not empty and begin at byte `first` or later."""
+  start = file.seek(0)
+  for number, content in enumerate(file, 1):
+    line = content.removesuffix(b"\n")
+    if line and start >= first:
+      yield _Line(number, start, len(line), zlib.crc32(line), len(line) < len(content))
+    start += len(content)
 
 
 class _Sums:
@@ -198,6 +219,9 @@ class _Sums:
       else:
         self.damaged += bool(record)
 
+  def __len__(self) -> int:
+    return len(self._sums)
+
   def after(self, length: int) -> int:
     """Returns the number of lines that began at byte `length` or later."""
     return sum(start >= length for start in self._sums)
@@ -209,14 +233,15 @@ class _Sums:
     checksum of a line that is missing elsewhere.
     """
     left = collections.Counter(self._sums.values())
-    right = [self._sums.get(line.start) == line.sum() for line in lines]
-    left.subtract(line.sum() for line, is_right in zip(lines, right) if is_right)
+    sums = [(line.length, line.crc) for line in lines]
+    right = [self._sums.get(line.start) == sum for line, sum in zip(lines, sums)]
+    left.subtract(sum for sum, is_right in zip(sums, right) if is_right)
     spans = sorted(self._sums.items())
     states: list[bool | None] = []
-    for line, is_right in zip(lines, right):
-      if not is_right and left[line.sum()] > 0:
+    for line, sum, is_right in zip(lines, sums, right):
+      if not is_right and left[sum] > 0:
         is_right = True
-        left[line.sum()] -= 1
+        left[sum] -= 1
       at = bisect.bisect_right(spans, line.start, key=lambda span: span[0]) - 1
       has_sum = at >= 0 and line.start <= spans[at][0] + spans[at][1][0]
       states.append(True if is_right else False if has_sum else None)

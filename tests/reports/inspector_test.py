@@ -7,9 +7,10 @@ import re
 import browser
 import pytest
 
+from grpo_jax.io import storage
 from grpo_jax.reports import inspector
 from reports.inspector_page_test import EPISODE, EVERYTHING, GROUP, HOSTILE
-from reports.plots_test import FIELDS, hostile_lines
+from reports.plots_test import FIELDS, GOOD, hostile_lines
 
 
 class Tags(html.parser.HTMLParser):
@@ -61,6 +62,23 @@ def test_the_page_says_what_it_sorts_by():
     "disagreement: how much higher a completion ranks in its group by the learned reward than by "
     "the rule" in text
   )
+
+
+def test_a_page_of_many_samples_has_those_of_the_last_steps(tmp_path, monkeypatch):
+  rows = [GOOD | {"step": n // 2, "sample": n % 2} for n in range(8)]
+  lines = [json.dumps(row) + "\n" for row in rows]
+  (tmp_path / "samples.jsonl").write_text("".join(lines))
+  place, length = storage.place(tmp_path), len(lines[0])
+  assert inspector.last_samples(place, 8 * length) == (rows, True)
+  # of the first step that is read, samples may be missing
+  assert inspector.last_samples(place, 5 * length) == (rows[4:], False)
+  assert inspector.last_samples(place, 4 * length + 1) == (rows[6:], False)
+  assert inspector.last_samples(place, length) == (rows[7:], False)
+  monkeypatch.setattr(inspector, "LARGEST", 5 * length)
+  page = inspector.write(str(tmp_path)).read_text()
+  assert '"since":2' in page and page.count('"step":1') == 0
+  monkeypatch.undo()
+  assert '"since":null' in inspector.write(str(tmp_path)).read_text()
 
 
 def test_no_samples_no_page(tmp_path):

@@ -183,6 +183,28 @@ def test_the_page_has_the_samples_that_are_whole(tmp_path, capsys):
   assert "1 line of 8 is damaged (line 1)" in capsys.readouterr().err
 
 
+def test_the_end_of_a_log_can_be_read_alone(tmp_path):
+  write(tmp_path)
+  path = storage.place(tmp_path / "metrics.jsonl")
+  lines = (tmp_path / "metrics.jsonl").read_bytes().splitlines(keepends=True)
+  for count in (0, 1, 3, LINES):
+    size = sum(map(len, lines[LINES - count :]))
+    for more in (0, len(lines[0]) - 1) if count < LINES else (0, 10**6):
+      found = logs.read(path, size + more)
+      assert [line["step"] for _, line in found.objects] == [*range(LINES - count + 1, LINES + 1)]
+      assert [number for number, _ in found.objects] == [*range(LINES - count + 1, LINES + 1)]
+      assert (found.checked, found.damaged, found.lost) == (count, [], 0)
+
+
+def test_damage_is_found_without_keeping_what_is_whole(tmp_path):
+  write(tmp_path)
+  file = tmp_path / "metrics.jsonl"
+  file.write_bytes(file.read_bytes().replace(b'"loss": 0.25', b'"loss": 0.75', 1))
+  found = logs.read(storage.place(file), keep=False)
+  assert (found.objects, found.damaged, found.lines, found.checked) == ([], [1], LINES, LINES - 1)
+  assert logs.damage(storage.place(file)) == "1 line of 8 is damaged (line 1)"
+
+
 def test_lines_that_are_lost_at_the_end_are_counted(tmp_path):
   write(tmp_path)
   file = tmp_path / "metrics.jsonl"
