@@ -16,6 +16,8 @@ function shape(tag, attributes, text) {
   return element;
 }
 
+// A whole step, with all its digits.
+const whole = x => String(Math.round(x));
 // A number in few characters.
 function short(x) {
   if (x === 0 || !Number.isFinite(x)) return String(x);
@@ -58,9 +60,19 @@ function nearest(values, x) {
   return low > 0 && x - values[low - 1] < values[low] - x ? low - 1 : low;
 }
 
+// The number of values of a line that are averaged: of all lines those in an equal part of the axis, whose width is `span`.
+function windowOf(x, span, smooth) {
+  const own = x[x.length - 1] - x[0];
+  return own > 0 ? Math.max(1, Math.round(smooth * x.length * span / own / 4)) : 1;
+}
+const above = line => ({ ...line, x: line.x.filter((_, i) => line.y[i] > 0), y: line.y.filter(y => y > 0) });
+
 // Draws lines { label, color, dash, x: [...], y: [...] } into a figure. `how` has smooth (0 to 1), log, share and unit of x.
+// A logarithmic chart leaves out what is not above 0; a chart in which nothing is stays linear.
 function draw(figure, lines, how) {
-  const width = Math.max(200, figure.clientWidth - 16), log = how.log && lines.every(line => line.y.every(y => y > 0));
+  const positive = how.log ? lines.map(above).filter(line => line.y.length) : [], log = positive.length > 0;
+  if (log) lines = positive;
+  const width = Math.max(200, figure.clientWidth - 16);
   const scaled = log ? Math.log10 : y => y, svg = shape("svg", { viewBox: `0 0 ${width} ${HEIGHT}`, role: "img" });
   const [x0, x1] = range(lines.flatMap(line => [line.x[0], line.x[line.x.length - 1]]), 0);
   let [y0, y1] = range(lines.flatMap(line => line.y.map(scaled)), 0.05);
@@ -73,10 +85,9 @@ function draw(figure, lines, how) {
   }
   for (const tick of ticks(x0, x1, Math.max(2, Math.floor(width / 90)))) {
     if (how.whole && tick !== Math.round(tick)) continue;
-    svg.append(shape("text", { x: px(tick), y: HEIGHT - 5, "text-anchor": "middle" }, short(tick)));
+    svg.append(shape("text", { x: px(tick), y: HEIGHT - 5, "text-anchor": "middle" }, how.whole ? whole(tick) : short(tick)));
   }
-  const longest = Math.max(...lines.map(line => line.y.length));  // all alike: else a short run would look noisier
-  const smoothed = lines.map(line => averages(line.y, Math.max(1, Math.round(how.smooth * longest / 4))));
+  const smoothed = lines.map(line => averages(line.y, windowOf(line.x, x1 - x0, how.smooth)));
   lines.forEach((line, n) => {
     const path = values => values.map((y, i) => `${i ? "L" : "M"}${px(line.x[i]).toFixed(1)} ${py(y).toFixed(1)}`).join("");
     const stroke = { fill: "none", stroke: line.color, "stroke-dasharray": line.dash || "none", "stroke-linejoin": "round" };
@@ -92,18 +103,19 @@ function draw(figure, lines, how) {
 function follow(figure, svg, lines, smoothed, how, { width, x0, x1, px, py }) {
   const tip = make("div", "", { class: "tip" }), cursor = shape("line", { y1: TOP, y2: HEIGHT - BOTTOM, stroke: "#9aa2af" });
   const dots = lines.map(line => shape("circle", { r: 3.5, fill: line.color }));
+  const place = x => how.whole ? whole(x) : short(x);
   const hide = () => { tip.remove(); cursor.remove(); dots.forEach(dot => dot.remove()); };
   svg.addEventListener("pointerleave", hide);
   svg.addEventListener("pointermove", event => {
     const box = svg.getBoundingClientRect(), at = (event.clientX - box.left) * width / box.width;
     const x = x0 + (at - LEFT) / (width - LEFT - RIGHT) * (x1 - x0);
     const places = lines.map(line => nearest(line.x, x)), own = lines[0].x[places[0]];
-    tip.replaceChildren(make("div", `${how.unit} ${short(own)}`));
+    tip.replaceChildren(make("div", `${how.unit} ${place(own)}`));
     lines.forEach((line, n) => {
       const i = places[n], row = make("div", "");
       const color = make("i", ""); color.style.background = line.color;
       const value = smoothed[n][i] === line.y[i] ? short(line.y[i]) : `${short(smoothed[n][i])} (${short(line.y[i])})`;
-      const elsewhere = line.x[i] === own ? "" : ` at ${short(line.x[i])}`;
+      const elsewhere = line.x[i] === own ? "" : ` at ${place(line.x[i])}`;
       row.append(color, `${line.label ? line.label + ": " : ""}${value}${elsewhere}`);
       tip.append(row);
       dots[n].setAttribute("cx", px(line.x[i])); dots[n].setAttribute("cy", py(smoothed[n][i]));

@@ -98,13 +98,13 @@ def test_the_glossary_is_that_of_the_documentation(tmp_path):
   assert run_page.glossary_of(tmp_path / "none.md") == []
 
 
-def test_only_the_last_steps_of_many_samples_are_in_the_page(monkeypatch):
-  samples = [GROUP[n % 2] | {"step": n // 2, "group": 0} for n in range(8)]
-  monkeypatch.setattr(run_page, "SAMPLES", 3000)
-  kept = run_page.last_of(samples)
-  assert 0 < len(kept) < 8 and kept == samples[-len(kept) :] and len(kept) % 2 == 0
-  monkeypatch.setattr(run_page, "SAMPLES", 1)
-  assert run_page.last_of(samples) == samples[-2:]
+def test_the_samples_of_all_runs_of_a_page_share_its_size(tmp_path, monkeypatch):
+  rows = [GROUP[0] | {"step": step, "question": f"q{step}?"} for step in range(8)]
+  runs = [folder(tmp_path, name, samples=rows) for name in ("one", "two")]
+  monkeypatch.setattr(run_page, "SAMPLES", 4 * len(json.dumps(rows[0])) + 10)
+  # the first step of those that are read may have begun earlier
+  assert [page(runs[0]).count(f"q{step}?") for step in (4, 5, 7)] == [0, 1, 1]
+  assert [page(*runs).count(f"q{step}?") for step in (6, 7)] == [0, 2]
 
 
 def test_a_run_writes_its_own_page_once_it_has_metrics(tmp_path):
@@ -179,6 +179,71 @@ def test_several_runs_lie_over_one_another_and_can_be_hidden(tmp_path):
 
 
 @browser.needed
+def test_a_run_with_few_values_is_smoothed_over_as_many_steps(tmp_path):
+  """Ten evaluations that rise from 0 to 0.9 are not drawn as their mean beside 190."""
+  runs = [[{"step": n, "eval/accuracy": n / 200} for n in range(0, 200, k)] for k in (1, 20)]
+  text = page(*(folder(tmp_path, f"of_{len(lines)}", lines) for lines in runs))
+  rise = """
+    const lines = [0, 1].map(n => lineOf(n, "eval/accuracy", "", n)), [x0, x1] = range(lines.flatMap(line => line.x), 0);
+    return lines.map(({ x, y }) => { const a = averages(y, windowOf(x, x1 - x0, 0.2)); return a.at(-1) - a[0]; });
+  """
+  long, short = browser.ask(text, rise, tmp_path)
+  assert long > 0.9 and short > 0.8
+
+
+@browser.needed
+def test_a_logarithmic_chart_leaves_out_what_is_not_above_zero(tmp_path):
+  lines = [{"step": n, "kl": x, "loss": -1.0} for n, x in enumerate((0.0, 0.001, 0.1))]
+  drawn = """
+    for (const draw of waiting.values()) draw();
+    const of = name => [...document.querySelectorAll("figure")].find(f => f.textContent.startsWith(name)).querySelector("svg");
+    return [...["KL", "loss"].map(name => of(name).querySelectorAll("circle").length), of("KL").textContent];
+  """
+  kl, loss, ticks = browser.ask(
+    page(folder(tmp_path, lines=lines)), drawn, tmp_path, "smooth=0&log=1"
+  )
+  assert (kl, loss) == (2, 3) and "0.01" in ticks
+
+
+@browser.needed
+def test_what_is_open_stays_open_and_samples_stay_where_they_are(tmp_path):
+  text = page(folder(tmp_path, samples=GROUP))
+  stays = """
+    const pause = () => new Promise(done => setTimeout(done, 500));
+    document.querySelector("details").open = true;
+    await pause();
+    change("smooth", "50");
+    const opened = document.querySelector("details").open, kept = location.hash.includes("open=others");
+    change("view", "samples");
+    await pause();
+    const frame = document.querySelector("iframe"), inside = frame.contentWindow;
+    change("view", "settings");
+    const hidden = getComputedStyle(frame).display;
+    change("view", "samples");
+    return [opened, kept, hidden, frame === document.querySelector("iframe") && frame.contentWindow === inside, frame.hidden];
+  """
+  assert browser.ask(text, stays, tmp_path) == [True, True, "none", True, False]
+
+
+@browser.needed
+def test_no_two_of_many_runs_look_alike(tmp_path):
+  text = page(*(folder(tmp_path, f"run{n}") for n in range(8)))
+  looks = "return runs.map((_, n) => [color(n) + dash(n), mark(n).style.background]);"
+  lines, keys = zip(*browser.ask(text, looks, tmp_path))
+  assert len(set(lines)) == len(set(keys)) == 8
+
+
+@browser.needed
+def test_a_result_without_an_accuracy_before_has_none(tmp_path):
+  """There is none where other problems were tested at the end than at the start."""
+  made = folder(tmp_path)
+  (made / "result.json").write_text('{"steps": 5, "accuracy_after": 0.5}')
+  table = "return document.querySelector('table').textContent;"
+  told = browser.ask(page(made), table, tmp_path)
+  assert "accuracy last" in told and "50.0%" in told and "accuracy before" not in told
+
+
+@browser.needed
 def test_runs_of_any_length_are_smoothed_alike(tmp_path):
   """Each has a smoothed line and a faint one of its values: 8 of them are smoothed as 40 are."""
   runs = [[{"step": n, "reward/mean": n % 2} for n in range(steps)] for steps in (40, 8)]
@@ -200,6 +265,7 @@ def test_runs_of_any_length_are_smoothed_alike(tmp_path):
     ("ticks(-0.02, 1.02, 5)", [0, 0.5, 1]),
     ("[0, 1.6, 2.4, 9].map(x => nearest([0, 1, 2, 3], x))", [0, 2, 2, 3]),
     ("[0, 1234567, 0.00001234, 0.12345].map(short)", ["0", "1.23e6", "1.23e-5", "0.1235"]),
+    ("[25575, 123456].map(whole)", ["25575", "123456"]),
     ("range([2, 2], 0)", [1.8, 2.2]),
   ],
 )
