@@ -29,6 +29,11 @@ function wash(kind, row, i, scale) {
   return x ? tint(x > 0 ? GREEN : RED, Math.abs(x) / (kind === "change" ? 0.5 : scale)) : "";
 }
 
+// Whether the ratio is that of the whole completion, as GSPO's: all tokens have one, though each changed by its own.
+function isWhole(row) {
+  const places = row.ratios.flatMap((ratio, i) => typeof ratio === "number" && change(row, i) !== null ? [i] : []);
+  return new Set(places.map(i => row.ratios[i])).size === 1 && new Set(places.map(i => change(row, i))).size > 1;
+}
 const WORDS = { short: "short of it", at: "at it", past: "past it" };
 // What is known of a token, as [name, value] in plain words.
 function numbers(row, i) {
@@ -39,8 +44,8 @@ function numbers(row, i) {
     facts.push(["log-prob", `${shown(row.logprobs[i])} before, ${shown(row.logprobs_after[i])} after`]);
   } else if (has("logprobs")) facts.push(["probability before the update", `${shown(probability(row.logprobs[i]))} (log-prob ${shown(row.logprobs[i])})`]);
   if (has("ratios")) {
-    const bound = has("bounds"), own = Math.exp(change(row, i) ?? NaN), single = Math.abs(own / row.ratios[i] - 1) < 0.01;
-    const least = bound && single ? probability(row.logprobs[i]) * row.bounds[i] : 0;
+    const bound = has("bounds"), single = !isWhole(row);
+    const least = bound && single && has("logprobs") ? probability(row.logprobs[i]) * row.bounds[i] : 0;
     const target = !least ? "" : least > 1 ? ", more than a probability of 1" : `, a probability of ${shown(least)}`;
     facts.push([single ? "ratio after / before" : "ratio of the whole completion after / before", shown(row.ratios[i])]);
     facts.push(["clip bound", bound ? `${shown(row.bounds[i])}${target}: the ratio is ${WORDS[row.stands?.[i]] ?? "not compared with it"}` : "none"]);

@@ -115,6 +115,17 @@ def test_the_ratio_of_a_whole_completion_is_called_that(tmp_path):
   assert ["clip bound", "1: the ratio is past it"] in told
 
 
+def test_a_small_ratio_is_that_of_its_token_if_the_others_are_not_the_same(tmp_path):
+  """GSPO's are within 0.1% of 1, too, so that their size tells nothing."""
+  for ratios, whole in (([1.001, 1.001], True), ([1.001, 1.0], False)):
+    row = GROUP[1] | {"logprobs_after": [-0.999, -0.2], "ratios": ratios}
+    told = browser.ask(
+      inspector.page([row], "run"), "return numbers(parsed.groups[0][0], 0)", tmp_path
+    )
+    assert any("of the whole completion" in name for name, _ in told) == whole
+    assert any("a probability of" in value for _, value in told) != whole
+
+
 def test_rows_of_older_runs_are_shown_with_what_they_have(tmp_path):
   old = [GOOD, GOOD | {"completion": "3", "tokens": ["3"], "reward": 0.0, "advantage": -0.5}]
   page = cards(old, tmp_path)
