@@ -36,6 +36,7 @@ from grpo_jax.loops.reward_data.pairs import FromFile, InOrder, encoded
 from grpo_jax.loops.run import Run
 from grpo_jax.objectives import common
 from grpo_jax.packing import plan
+from grpo_jax.rewards.attempts import REQUIRED
 from grpo_jax.run import signals
 from grpo_jax.run.reasons import reason
 from grpo_jax.run.writer import Writer
@@ -90,7 +91,8 @@ def learn_in_order(
     with run.writer.phase("data"):
       batch = next(batches)
     learned = learner.learn(step, batch, run.writer)
-    speed = {"tokens_per_s/learn": int(batch.lengths.sum()) / learned.seconds}
+    tokens = int(rollouts.sampled_lengths(batch).sum())
+    speed = {"tokens_per_s/learn": tokens / learned.seconds}
     run.log(step, learned.metrics | speed | pairs.length_metrics(experiment, batch))
     run.after(step)
   run.finish()
@@ -134,11 +136,14 @@ def solutions(
 
 
 class Kept(InOrder[int]):
-  """Endless batches of the samples in DIR/samples.npz, shuffled anew in each epoch."""
+  """Endless batches of the samples in DIR/samples.npz, in the order of `data.shuffle`."""
 
   def __init__(self, experiment: Experiment, prompts: int):
     self.order = loader.Batches(
-      [range(prompts)], prompts=experiment.data.prompts, seed=experiment.seed
+      [range(prompts)],
+      prompts=experiment.data.prompts,
+      seed=experiment.seed,
+      shuffle=experiment.data.shuffle,
     )
     self.rollouts: HostScored | None = None  # [prompts, ...]; set once they are drawn
 
@@ -157,7 +162,7 @@ def kept_samples(
   The run's checkpoints keep their fingerprint.
 
   Args:
-    experiment: of the model that draws the samples.
+    experiment: of the run; its `offline.teacher` draws the samples.
     run: uses the samples.
     draw: returns the samples; None if a signal ended that.
     like: a tree of the same structure.
@@ -268,6 +273,7 @@ def draw_scored(
   params = references.reference(o.teacher, model, "offline.teacher")
   collector = pairs.with_requirement(make_collector(experiment, model), experiment)
   complete = experiment.kind == "reward_model" or bool(o.require)
+  required = collector.names.index(REQUIRED) if o.require else None
   kept: list[Scored] = []
   prompts: list[bytes] = []  # of all that are kept
   held: list[int] = []
@@ -277,7 +283,7 @@ def draw_scored(
     batch = collect(collector, params, key, writer).batch
     batch = without_empty(batch._replace(rollouts=rollouts.to_host(batch.rollouts)))
     if kind == "pairs":
-      batch = pairs.of_samples(batch, experiment.seed + step, complete, bool(o.require))
+      batch = pairs.of_samples(batch, experiment.seed + step, complete, required)
     kept.append(batch)
     prompts += pairs.prompts_of(batch)
     held, rest = pairs.divide(prompts, o.held_out)

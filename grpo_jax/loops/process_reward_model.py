@@ -18,7 +18,7 @@ import jax
 import numpy as np
 
 from grpo_jax.distributed import inputs
-from grpo_jax.errors import SettingError
+from grpo_jax.errors import SettingError, said_of
 from grpo_jax.evaluation.step_evaluator import StepEvaluator, Steps
 from grpo_jax.io import storage
 from grpo_jax.loops.collector import check_collector
@@ -44,7 +44,8 @@ def train(experiment: Experiment, workdir: str) -> None:
     train_on_file(experiment, workdir, model, evaluator)
     return
   batches, sampled = Kept(experiment, experiment.offline.prompts), experiment_of_policy(experiment)
-  policy = build.model(sampled)
+  with said_of("offline.teacher" if experiment.offline.teacher else ""):
+    policy = build.model(sampled)
   if not (storage.place(workdir) / inputs.SAMPLES).exists():
     check_collector(sampled, policy)  # before the folder is claimed
     if experiment.offline.continuations:
@@ -53,7 +54,7 @@ def train(experiment: Experiment, workdir: str) -> None:
 
   with Run(experiment, workdir, model, batches, {"policy": learner}, evaluator) as run:
     draw = functools.partial(draw_solutions, sampled, policy, run.writer, run.stopping)
-    solutions = kept_samples(sampled, run, draw, Steps(template(), np.zeros(())))
+    solutions = kept_samples(experiment, run, draw, Steps(template(), np.zeros(())))
     if solutions is None:  # a signal ended the drawing
       return
     evaluator.take(part(solutions, slice(held)))
@@ -90,7 +91,10 @@ def read_solutions(experiment: Experiment, model: build.Model) -> tuple[Steps, s
       f"offline.held_out={held_out}: {experiment.offline.steps} has {len(set(prompts))} prompts "
       f"that fit; use at most {len(set(prompts)) - 1}"
     )
-  chosen = select(batch, [order[place] for place in [*first, *rest]]).rollouts
+  places = [order[place] for place in rest]
+  if not experiment.data.shuffle:
+    places.sort()
+  chosen = select(batch, [*[order[place] for place in first], *places]).rollouts
   summary = (
     f"{int((chosen.lengths > 0).sum())} solutions with {int(chosen.given.sum())} labelled steps, "
     f"{(chosen.rewards[chosen.given] <= 0.5).mean():.0%} of them wrong; left out: {read.without} "

@@ -14,6 +14,7 @@ from typing import TypeVar
 import jax
 
 from grpo_jax.distributed import inputs
+from grpo_jax.errors import said_of
 from grpo_jax.evaluation.pair_evaluator import PairEvaluator
 from grpo_jax.evaluation.step_evaluator import Steps
 from grpo_jax.io import storage
@@ -40,14 +41,15 @@ def train(experiment: Experiment, workdir: str) -> None:
     train_on_file(experiment, workdir, model, evaluator)
     return
   batches, sampled = Kept(experiment, experiment.offline.prompts), experiment_of_policy(experiment)
-  policy = build.model(sampled)
+  with said_of("offline.teacher" if experiment.offline.teacher else ""):
+    policy = build.model(sampled)
   if not (storage.place(workdir) / inputs.SAMPLES).exists():
     check_collector(sampled, policy)  # before the folder is claimed
   learner = Learner(experiment, model, TEMPERATURE)
 
   with Run(experiment, workdir, model, batches, {"policy": learner}, evaluator) as run:
     draw = functools.partial(draw_samples, sampled, policy, run.writer, run.stopping)
-    samples = kept_samples(sampled, run, draw, template())
+    samples = kept_samples(experiment, run, draw, template())
     if samples is None:  # a signal ended the drawing
       return
     evaluator.take(part(samples, slice(experiment.offline.held_out)))

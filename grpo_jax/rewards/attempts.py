@@ -15,6 +15,8 @@ from grpo_jax.errors import GrpoError, SettingError
 from grpo_jax.sandbox.deadline import LATE, Guard, Late
 from grpo_jax.types import Completion, Example
 
+ENVIRONMENT = "environment"  # name of the rewards of an environment's turns
+REQUIRED = "offline.require"  # setting and name of the reward that admits samples to pairs
 Values = list[tuple[int, float]]  # (token index, value) of a completion
 # Returns a value for the whole completion, which is given on its last token, or values, or None.
 Reward = Callable[[Example, Completion], float | Values | None]
@@ -53,10 +55,16 @@ class FirstCalls:
     self.late[name] += message.startswith(LATE)
     if self.late[name] == self.calls[name] == LATE_AT_FIRST:
       raise SettingError(
-        f"rewards.functions: {name!r} {message}, on each of the first {LATE_AT_FIRST} {what}; use "
+        f"{setting_of(name)}: {name!r} {message}, on each of the first {LATE_AT_FIRST} {what}; use "
         "a faster reward or a larger rewards.deadline"
       )
     return outcomes
+
+
+def setting_of(name: str) -> str:
+  """Returns the setting that has the reward of this name."""
+  own = {ENVIRONMENT: "environment.name", REQUIRED: REQUIRED}
+  return own.get(name, "rewards.functions")
 
 
 def attempt(call: Guard, function: Reward, example: Example, completion: Completion) -> Outcome:

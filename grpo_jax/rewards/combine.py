@@ -30,6 +30,7 @@ from grpo_jax.rewards.attempts import (
   attempt_group,
   guarded,
   looks_at_group,
+  setting_of,
 )
 from grpo_jax.sandbox.deadline import Guard
 from grpo_jax.types import Completion, Example
@@ -39,7 +40,6 @@ ModelReward = Callable[[int, int, Completion], float | Values | None]
 # Places and values of rewards and of components, see `given_only`.
 Share = tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray, list["Fault"]]
 
-ENVIRONMENT = "environment"  # name of the rewards of an environment's turns
 RIGHT = 1.0  # smallest value of a right completion, by the reward that judges
 
 
@@ -147,7 +147,7 @@ def check_some_worked(faults: Sequence[Fault], scored: int) -> None:
   failed = collections.Counter(fault.name for fault in faults)
   for fault in faults:
     if failed[fault.name] == scored:
-      setting = "environment.name" if fault.name == ENVIRONMENT else "rewards.functions"
+      setting = setting_of(fault.name)
       raise SettingError(
         f"{setting}: {fault.name!r} failed on all {scored} completions of a step, first: "
         f"{fault.message}; correct the function, or remove it from {setting}"

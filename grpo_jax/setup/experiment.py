@@ -16,14 +16,14 @@ from grpo_jax.config import sections, settings
 from grpo_jax.environments.base import Functions
 from grpo_jax.errors import GrpoError
 from grpo_jax.objectives.base import ConfiguredObjective
-from grpo_jax.rewards import combine
+from grpo_jax.rewards import attempts
 from grpo_jax.setup import loop_names, registry, scorers, shots
 from grpo_jax.setup.registry import DataSet
 from grpo_jax.setup.scorers import NamedModel, Reward, RewardFunction
 from grpo_jax.types import Example
 
 LIVE = ("online", "iterative")  # kinds of loops that learn from samples of the current policy
-ENVIRONMENT = combine.ENVIRONMENT
+ENVIRONMENT = attempts.ENVIRONMENT
 LEARNING = "reward_model"  # the name of the reward model that learns under loop="iterative"
 # Completions of a prompt by kind of offline data; samples have as many as the sampler makes.
 COMPLETIONS = {"solutions": 1, "pairs": 2}

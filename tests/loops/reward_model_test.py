@@ -108,17 +108,20 @@ def test_a_head_with_two_labels_is_refused(tmp_path):
 
 
 def test_pairs_for_a_reward_model_are_of_samples_that_stopped_and_are_admitted():
-  """OUTCOMES are rewards 0.5, 1 and 0 of samples 0, 1 and 2."""
+  """OUTCOMES are rewards 0.5, 1 and 0 of samples 0, 1 and 2. A reward model's follows, last."""
   group = scored(1, OUTCOMES)
   r = group.rollouts
 
   def chosen(ended, admitted):
-    components = np.concatenate([r.components, np.array([[[x] for x in admitted]])], axis=2)
+    by_model = [-1.0, 1.0, -1.0]
+    more = np.array([[*zip(admitted, by_model)]])
+    components = np.concatenate([r.components, more], axis=2)
     given = group._replace(
       rollouts=dataclasses.replace(r, ended=np.array([ended], np.int32), components=components)
     )
-    found = pairs.of_samples(given, 0, complete=True, required=True).rollouts
-    assert found.components.shape[1:] == (2, 1)
+    found = pairs.of_samples(given, 0, complete=True, required=r.components.shape[2]).rollouts
+    assert found.components.shape[1:] == (2, 2)
+    assert set(found.components[..., -1].ravel().tolist()) <= {-1.0, 1.0}
     return (found.tokens[:, :, 0] - 100).tolist()
 
   assert chosen([STOPPED] * 3, [1.0, 1.0, 1.0]) == [[1, 2]]

@@ -19,6 +19,7 @@ from grpo_jax.loops.collector import Collector
 from grpo_jax.loops.groups import Scored, failed, select
 from grpo_jax.ops.advantages import totals
 from grpo_jax.packing import plan
+from grpo_jax.rewards.attempts import REQUIRED
 from grpo_jax.setup import build
 from grpo_jax.setup.experiment import Experiment
 from grpo_jax.types import (
@@ -47,12 +48,12 @@ def with_requirement(collector: Collector, experiment: Experiment) -> Collector:
   """Returns the collector with the reward `offline.require`, if set, as a component of weight 0."""
   if experiment.requirement is None:
     return collector
-  return collector._replace(
-    rewards=[*collector.rewards, ("offline.require", experiment.requirement, 0.0)]
-  )
+  return collector._replace(rewards=[*collector.rewards, (REQUIRED, experiment.requirement, 0.0)])
 
 
-def of_samples(batch: Scored, seed: int, complete: bool = False, required: bool = False) -> Scored:
+def of_samples(
+  batch: Scored, seed: int, complete: bool = False, required: int | None = None
+) -> Scored:
   """Returns a best and a worst sample, [chosen, rejected], of each group whose totals differ.
 
   A sample on which a reward failed is neither.
@@ -61,17 +62,19 @@ def of_samples(batch: Scored, seed: int, complete: bool = False, required: bool 
     batch: scored samples.
     seed: of the choice among equals.
     complete: take only samples that stopped.
-    required: take only samples whose last component, that of `with_requirement`, is above 0; it is
-      left out of the pairs.
+    required: the place of the component of `with_requirement`, which is followed by those of an
+      environment and of reward models: only samples where it is above 0 are taken, and the pairs
+      are without it. None: there is none.
   """
   r = batch.rollouts
   eligible = r.given.any(axis=2) & ~failed(batch)  # [P, G]
   components = r.components
   if complete:
     eligible &= r.ended == STOPPED
-  if required:
-    eligible &= (components[..., -1] > 0) & ~np.isnan(components[..., :-1]).all(axis=2)
-    components = components[..., :-1]
+  if required is not None:
+    admitted = components[..., required] > 0
+    components = np.delete(components, required, axis=2)
+    eligible &= admitted & ~np.isnan(components).all(axis=2)
   rng = np.random.default_rng(seed)
   total = totals(r.rewards, r.given)
   high, low = np.where(eligible, total, -np.inf), np.where(eligible, total, np.inf)
@@ -135,7 +138,7 @@ class InOrder(Generic[Item]):
 
 
 class FromFile(InOrder[Pair]):
-  """Endless batches of the pairs of `offline.pairs`, shuffled anew in each epoch.
+  """Endless batches of the pairs of `offline.pairs`, in the order of `data.shuffle`.
 
   `held_out` are the pairs of `offline.held_out` of its prompts, drawn by the seed, which are in no
   batch.
@@ -144,8 +147,8 @@ class FromFile(InOrder[Pair]):
   def __init__(self, experiment: Experiment, model: build.Model):
     """Reads the file."""
     self.experiment, self.model = experiment, model
-    rows = read(experiment.offline.pairs)
-    rows = [rows[i] for i in np.random.default_rng(experiment.seed).permutation(len(rows))]
+    in_file = read(experiment.offline.pairs)
+    rows = [in_file[i] for i in np.random.default_rng(experiment.seed).permutation(len(in_file))]
     first, rest = divide([row.prompt for row in rows], experiment.offline.held_out)
     if len(first) < experiment.offline.held_out or not rest:
       prompts = len({row.prompt for row in rows})
@@ -156,6 +159,8 @@ class FromFile(InOrder[Pair]):
     held = {rows[place].prompt for place in first}
     self.held_out = [row for row in rows if row.prompt in held]
     training = [rows[place] for place in rest]
+    if not experiment.data.shuffle:
+      training = [row for row in in_file if row.prompt not in held]
     few = training[: build.FIRST_PROMPTS]
     if not self.rollouts(few).lengths.any():
       raise SettingError(

@@ -95,6 +95,16 @@ def test_a_file_of_pairs_is_divided_by_its_prompts(model, tmp_path):
   assert question == f"{int(text) % 5} + 1\n" and question.strip() not in held
 
 
+def test_pairs_that_are_not_shuffled_stay_in_the_order_of_their_file(model, tmp_path):
+  c = config()
+  c.data.shuffle = False
+  c.offline.pairs, c.offline.held_out = write(tmp_path / "p.jsonl", [line(n) for n in range(10)]), 2
+  found = pairs.FromFile(make(c), model)
+  held = {row.prompt for row in found.held_out}
+  in_order = [row for row in pairs.read(c.offline.pairs) if row.prompt not in held]
+  assert len(held) == 2 and next(found.order) == in_order[: c.data.prompts]
+
+
 def test_a_pair_that_is_too_long_is_an_empty_group(model, tmp_path):
   c = config()
   c.offline.pairs = write(tmp_path / "p.jsonl", [line(0, rejected="1 " * 40), line(1)])
