@@ -38,6 +38,7 @@ from grpo_jax.reward_models import load
 from grpo_jax.reward_models.rewards import RewardModel
 from grpo_jax.run import provenance
 from grpo_jax.run.writer import Writer
+from grpo_jax.sampling import rollouts
 from grpo_jax.setup import build, checks, solutions, weights
 from grpo_jax.setup.experiment import Experiment
 
@@ -83,7 +84,8 @@ def train(experiment: Experiment, workdir: str) -> None:
       learned = policy.learn(step, batch.rollouts, run.writer)
       seconds["learn"] = learned.seconds
       metrics = learned.metrics | sampling | {"iteration": iteration + 1}
-      metrics |= speeds(sampling["tokens"], int(batch.rollouts.lengths.sum()), seconds)
+      trained = int(rollouts.sampled_lengths(batch.rollouts).sum())
+      metrics |= speeds(sampling["tokens"], trained, seconds)
       if ends:
         taught = teaching.teach(judge, kind, replay, step, experiment, run.writer)
         metrics |= taught
@@ -91,7 +93,7 @@ def train(experiment: Experiment, workdir: str) -> None:
       run.writer.samples(
         step + 1, sample_rows(batch, learned, experiment.log.samples, current, model)
       )
-      run.log(step, metrics)
+      run.log(step, metrics, always=ends)
       run.after(step, evaluate=ends)
     run.finish()
     if experiment.checkpoint.export and not run.stopped:

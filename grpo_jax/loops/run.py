@@ -221,12 +221,18 @@ class Run:
       self.profiler.before(step)
       yield step
 
-  def log(self, step: int, metrics: Mapping[str, Number]) -> None:
-    """Writes the metrics of a step and ends a run that is not finite any more."""
+  def log(self, step: int, metrics: Mapping[str, Number], always: bool = False) -> None:
+    """Writes the metrics of a step and ends a run that is not finite any more.
+
+    Args:
+      step: that was done.
+      metrics: of it.
+      always: writes a line even if others are left out, since it has what they have not.
+    """
     first_step = time.perf_counter() - self.started
     if step == self.first:
       metrics = {**metrics, "time/first_step": first_step}
-    self.writer.step(step, metrics)
+    self.writer.step(step, metrics, always)
     if step == self.first:
       self.writer.say(f"the first step is done after {first_step:.0f} s{self.programs}")
     self.watch(metrics, self.writer)
@@ -247,6 +253,8 @@ class Run:
     evaluate |= bool(experiment.eval.every) and done % experiment.eval.every == 0
     if evaluate and done < experiment.steps:
       self._evaluate_after(done)
+    elif evaluate:  # `finish` evaluates, after the last save: a run that is made longer does again
+      self.extra["evaluation_due"] = True
     if signal_name := self.stopping():
       self.stopped = True
       self.save(done, wait=True)
@@ -310,12 +318,10 @@ class Run:
     if self.stopped:
       return
     deadline.go_back(self.working_directory, "code of this run")
-    experiment, every = self.experiment, self.experiment.eval.every
+    experiment = self.experiment
     before = self.extra["before"] if self.extra.get("tested") == self.evaluator.tested() else {}
-    # of this save alone: a run that is made longer evaluates here again
-    self.extra["evaluation_due"] = bool(every) and experiment.steps % every == 0
     self.save(experiment.steps, wait=True)
-    del self.extra["evaluation_due"]
+    self.extra.pop("evaluation_due", None)
     after = self.evaluate(experiment.steps, samples=True)
     if experiment.checkpoint.export:
       self.export()

@@ -23,6 +23,7 @@ Objectives with a ratio to the old policy report `ratio_metrics`:
 Single objectives report:
 
     divergence                      gkd: mean over trained tokens, to the teacher
+    phi                             vespo: mean over trained tokens of the weight of a completion
     value return value_loss         ppo: means over trained tokens; the loss before value_coef
     reward_chosen reward_rejected   dpo: means over pairs of the implied rewards beta h
     reward_margin pair_accuracy     dpo, reward_model: mean difference; share where chosen has more

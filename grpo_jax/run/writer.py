@@ -218,14 +218,14 @@ class Writer:
     if self.active and self._bar is None and time.perf_counter() - self._last_line >= PLAIN_SECONDS:
       self.say(line)
 
-  def step(self, step: int, metrics: Mapping[str, Number]) -> None:
+  def step(self, step: int, metrics: Mapping[str, Number], always: bool = False) -> None:
     """Ends a step, counted from 0; its line has `step + 1`, the number of steps done.
 
-    Values are fetched from the device only if a line is written.
+    Values are fetched from the device only if a line is written: as `log.every` says, or `always`.
     """
     self._ends.append(time.perf_counter())
     last = step + 1 == self.steps
-    if step % self.log.every == 0 or last:
+    if always or step % self.log.every == 0 or last:
       seconds, self.seconds = self.seconds, {}
       if self.active:
         self._write(step + 1, {**{f"time/{name}": s for name, s in seconds.items()}, **metrics})

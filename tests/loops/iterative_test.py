@@ -4,6 +4,7 @@ on as it was.
 
 import json
 
+import documented
 import pytest
 import tiny_runs
 
@@ -76,11 +77,23 @@ def test_the_reward_model_learns_at_the_end_of_an_iteration(whole):
   assert 0 <= taught[4]["reward_model/new_pair_accuracy"] <= 1
   assert 0 < taught[4]["reward_model/replayed"] <= taught[4]["reward_model/updates"]
   assert [line["iteration"] for line in lines if "iteration" in line] == [1, 1, 2, 2, 3]
+  assert documented.unexplained(lines) == []
   assert all(
     "reward/reward_model" in line and "reward/parity" in line
     for line in lines
     if "iteration" in line
   )
+
+
+@pytest.mark.slow
+def test_the_end_of_an_iteration_has_its_line_whatever_log_every_is(tmp_path):
+  """What the reward model learned is in that line alone."""
+  iterative.train(
+    resolve(config(**{"log.every": 3, "steps": 4, "checkpoint.export": False})), str(tmp_path)
+  )
+  lines = [json.loads(line) for line in (tmp_path / "metrics.jsonl").read_text().splitlines()]
+  assert [line["step"] for line in lines if "loss" in line] == [1, 2, 4]
+  assert [line["step"] for line in lines if "reward_model/new" in line] == [2, 4]
 
 
 @pytest.mark.slow

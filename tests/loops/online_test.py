@@ -2,6 +2,7 @@
 
 import json
 
+import documented
 import pytest
 import tiny_runs
 
@@ -30,6 +31,7 @@ def test_a_run_of_ppo_goes_from_end_to_end_and_is_resumed(tmp_path):
     c.objective = objective
     online.train(resolve(c), str(tmp_path))
   lines = [json.loads(line) for line in (tmp_path / "metrics.jsonl").read_text().splitlines()]
+  assert documented.unexplained(lines) == []
   lines = [line for line in lines if "loss" in line]
   assert [line["step"] for line in lines] == [1, 2]
   assert all(

@@ -202,6 +202,29 @@ def test_a_run_that_is_made_longer_evaluates_where_it_had_ended(config, model, t
       evaluated.clear()
 
 
+def test_a_run_that_is_made_longer_repeats_an_evaluation_that_its_loop_asked_for(
+  config, model, tmp_path, monkeypatch
+):
+  """As at the end of an iteration, whatever eval.every is."""
+  evaluated = []
+
+  def evaluate(self, step, samples=False):
+    evaluated.append(step)
+    return {}
+
+  def after(self, step, evaluate=False, own=Run.after):
+    own(self, step, evaluate=step + 1 == 4)
+
+  monkeypatch.setattr(Run, "evaluate", evaluate)
+  monkeypatch.setattr(Run, "after", after)
+  found = config.copy_and_resolve_references()
+  found.learner.schedule = "constant"
+  for found.steps, want in ((4, [0, 4]), (6, [4, 6])):
+    loop(found, model, tmp_path, {"policy": Fake(0.0)})
+    assert evaluated == want
+    evaluated.clear()
+
+
 def test_an_evaluation_that_was_not_made_before_is_not_compared(config, model, tmp_path):
   loop(config, model, tmp_path, {"policy": Fake(0.0)}, stop_after=3)
   found = config.copy_and_resolve_references()
