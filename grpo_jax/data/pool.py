@@ -12,6 +12,7 @@ import numpy as np
 
 from grpo_jax.aliases import Json
 from grpo_jax.data.loader import Batches
+from grpo_jax.distributed import inputs
 from grpo_jax.types import Example
 
 REDRAW = 0xD1FF  # separates these random numbers from others of the same seed
@@ -99,6 +100,11 @@ class Pool:
 
 
 def key(example: Example) -> str:
-  """Returns a key of 12 letters that identifies an example by its question and answer."""
+  """Returns a key of 12 letters that identifies an example.
+
+  It goes by question and answer, and by the rest where there is no answer: games of one kind begin
+  with the same words.
+  """
   text = f"{example.question}\0{example.answer}"
+  text += "" if example.answer else f"\0{inputs.described(example.meta)}"
   return hashlib.blake2b(text.encode(), digest_size=6).hexdigest()

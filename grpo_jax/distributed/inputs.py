@@ -19,6 +19,7 @@ import json
 import os
 import pathlib
 import platform
+import re
 import sys
 import sysconfig
 from collections.abc import Mapping, Sequence
@@ -131,8 +132,17 @@ def describe_examples(name: str, examples: Sequence[object]) -> dict[str, str]:
   """Returns the number of examples, with digests of the first and the last one."""
   if not len(examples):
     return {name: "0 examples"}
-  ends = [digest(repr(examples[i]).encode(errors="replace")) for i in (0, len(examples) - 1)]
+  ends = [digest(described(examples[i]).encode(errors="replace")) for i in (0, len(examples) - 1)]
   return {name: f"{len(examples)} examples, the first {ends[0]}, the last {ends[1]}"}
+
+
+def described(example: object) -> str:
+  """Returns the content of an example as text, the same in each process.
+
+  An object or a function in it, such as a scorer, stands for its type or name: where it lies in
+  memory is another place in each process.
+  """
+  return re.sub(r" at 0x[0-9a-f]+", "", repr(example))
 
 
 def differences(old: Mapping[str, str], new: Mapping[str, str]) -> list[str]:

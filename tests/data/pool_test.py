@@ -107,6 +107,9 @@ def test_a_run_that_goes_on_draws_the_same():
 
 def test_the_answer_tells_examples_apart_too():
   assert key(EXAMPLES[0]) != key(EXAMPLES[0]._replace(answer="other")) != key(EXAMPLES[1])
+  # without one, as games that begin with the same words, the rest does
+  games = [Example("Guess a number.", "", "", {"seed": seed}) for seed in (1, 2, 1)]
+  assert key(games[0]) == key(games[2]) != key(games[1])
 
 
 def test_where_nothing_says_what_is_solved_it_is_refused():

@@ -12,6 +12,7 @@ import tiny_runs
 
 from grpo_jax.distributed import hosts, inputs
 from grpo_jax.errors import TrainingError
+from grpo_jax.types import Example
 
 
 @pytest.fixture
@@ -155,6 +156,10 @@ def test_examples_are_known_by_their_number_the_first_and_the_last():
   )
   others = (["a", "c", "b"], ["b", "a", "c"], ["a", "b", "b", "c"], ["a"], [])
   assert len({str(inputs.describe_examples("", each)) for each in (*others, ["a", "b", "c"])}) == 6
+  # an object lies in another place of each process
+  scorers = [Example("1 + 1?", "", "2", {"score": object()}) for _ in range(2)]
+  assert repr(scorers[0]) != repr(scorers[1])
+  assert len({str(inputs.describe_examples("", [each])) for each in scorers}) == 1
   # the prompts of steps differ
   assert inputs.describe_examples("", ["a", "x", "c"]) == inputs.describe_examples(
     "", ["a", "b", "c"]
