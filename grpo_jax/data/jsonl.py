@@ -100,11 +100,14 @@ def multiple_choice(record: Record, where: str, names: ConfigDict) -> Example:
   return Example(question, plain.solution if worked else right, right, plain.meta)
 
 
-def split_file(split: str, path: str) -> storage.Path:
-  """Returns `path` itself if it is a file, else `path/<split>.jsonl`, which must exist."""
+def split_file(split: str, path: str, setting: str = "data.path") -> storage.Path:
+  """Returns `path` itself if it is a file, else `path/<split>.jsonl`, which must exist.
+
+  `setting` names the path in messages.
+  """
   if not path:
     raise SettingError(
-      "data.path is empty: give a file with one JSON object a line, or a folder with "
+      f"{setting} is empty: give a file with one JSON object a line, or a folder with "
       f"{split}.jsonl in it"
     )
   file = storage.place(path)
@@ -115,11 +118,11 @@ def split_file(split: str, path: str) -> storage.Path:
     file = file / f"{split}.jsonl"
     if not file.is_file():
       raise SettingError(
-        f"data.path = {path!r}: looked for {split}.jsonl in this folder, which has {_few(names)}"
+        f"{setting} = {path!r}: looked for {split}.jsonl in this folder, which has {_few(names)}"
       )
   if not file.is_file():
     raise SettingError(
-      f"data.path = {path!r}: no such file or folder; give a .jsonl file, or a folder of such"
+      f"{setting} = {path!r}: no such file or folder; give a .jsonl file, or a folder of such"
     )
   return file
 
@@ -202,7 +205,8 @@ def _field(record: Record, name: str, where: str, setting: str) -> Any:
 
 def _text(value: object, name: str, where: str) -> str:
   """Returns a value of the field `name` as text that is not empty."""
-  if isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value):
+  is_whole = isinstance(value, int) and not isinstance(value, bool)  # of any size
+  if is_whole or (isinstance(value, float) and math.isfinite(value)):
     value = f"{decimal.Decimal(repr(value)):f}"  # 0.00001, not 1e-05
   if not isinstance(value, str) or not value.strip():
     raise DataError(

@@ -102,7 +102,7 @@ def to_prompts(
   max_length: int,
   on_long: str = "skip",
 ) -> tuple[Prompts, int]:
-  """Returns the prompt arrays of a batch, and the number of prompts longer than `max_length`.
+  """Returns the prompt arrays of a batch, and the number of prompts that are left out as too long.
 
   Args:
     examples: P examples; None becomes a prompt of length 0, which only fills the batch.
@@ -112,7 +112,7 @@ def to_prompts(
 
   Returns:
     Prompts with tokens [P, Lp] int32, padded on the right with 0, and lengths [P] int32, both
-    numpy; and the number of longer prompts.
+    numpy; and the number of prompts that were skipped.
   """
   tokens = np.zeros((len(examples), max_length), np.int32)
   lengths = np.zeros(len(examples), np.int32)
@@ -124,7 +124,7 @@ def to_prompts(
     if not ids:
       raise DataError(f"data: the prompt of the question {example.question[:80]!r} has no token")
     if len(ids) > max_length:
-      long += 1
+      long += on_long != "cut"
       ids = ids[-max_length:] if on_long == "cut" else []
     tokens[p, : len(ids)] = ids
     lengths[p] = len(ids)

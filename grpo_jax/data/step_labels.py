@@ -47,7 +47,7 @@ def read(path: str) -> tuple[list[Solution], int]:
     raise SettingError(
       f"{SETTING}='': give a jsonl file with labelled steps, as PRM800K or Math-Shepherd have them"
     )
-  records = jsonl.read(jsonl.split_file("train", path))
+  records = jsonl.read(jsonl.split_file("train", path, SETTING))
   by_line = [parse_line(record, where) for record, where in records]
   solutions = [solution for line in by_line for solution in line]
   if not solutions:

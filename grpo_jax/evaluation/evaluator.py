@@ -152,7 +152,10 @@ class Evaluator:
       warnings.append(("maj", text))
     if failed := metrics.get("reward_faults"):
       played = "" if self.greedy.environment is None else " or the environment"
-      text = f"{reward}{played} failed on {failed} completions, which count as not solved"
+      text = (
+        f"{reward}{played} failed on {failed} completions: those that it did not score count as "
+        "not solved, and those without an answer have no vote"
+      )
       warnings.append(("eval.reward", text))
     if too_long := metrics.get("prompts_too_long"):
       text = (

@@ -64,7 +64,7 @@ class Outcomes(NamedTuple):
   majority: list[float] | None  # [N], see `majority`; None if the reward's file has no `answer_of`
   lengths: list[int]  # tokens of every completion
   truncated: list[bool]  # of every completion
-  faults: list[str]  # messages of the reward or environment that failed; not solved
+  faults: list[str]  # messages of the reward, its answer_of or the environment that failed
   learned: dict[str, list[list[float]]]  # [N][G] by the name of each reward model, with NaN
   too_long: list[bool]  # [N], of the prompt
 

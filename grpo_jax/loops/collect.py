@@ -172,7 +172,10 @@ def silent(batch: Scored, collector: Collector) -> list[str]:
 
 
 def solved(batch: Scored, collector: Collector) -> np.ndarray:
-  """Returns 1 for samples that the reward `solved` calls right, 0, or NaN if unknown, `[P, G]`."""
+  """Returns 1 for samples that the reward `solved` calls right, 0, or NaN if unknown, `[P, G]`.
+
+  Where it rewards steps, all of them must be right; an evaluation asks for the last.
+  """
   place = collector.names.index(collector.solved)
   given = sample_metrics.judged_components(batch.rollouts)[..., place]
   return np.where(np.isnan(given) | failed(batch, collector.solved), np.nan, given >= combine.RIGHT)

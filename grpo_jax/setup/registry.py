@@ -239,7 +239,14 @@ def test_data(cfg: ConfigDict) -> DataSet:
 
 
 def check_test(test: DataSet, train: Sequence[DataSet], cfg: settings.Data) -> None:
-  """Refuses to evaluate on the file, or the split of a data set, that is trained on."""
+  """Refuses to evaluate on what is trained on, and beside a mixture on what nobody named."""
+  names = [each.name for each in train]
+  if cfg.mixture and not (cfg.test_name or cfg.test_path) and test.name not in names:
+    raise SettingError(
+      f"data.test_name='': with data.mixture, evaluations would be on data.name={test.name!r}, "
+      f"which the mixture has not; set data.test_name to one of {', '.join(dict.fromkeys(names))}, "
+      "with data.test_path if it needs a path"
+    )
   place = _file(test)
   if test.path and place.is_file() and place in [_file(each) for each in train if each.path]:
     raise SettingError(

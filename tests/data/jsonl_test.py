@@ -237,6 +237,11 @@ def test_a_file_that_cannot_be_data(content, message, tmp_path):
   assert str(error.value).startswith(f"{tmp_path}/a.jsonl") and "\n" not in str(error.value)
 
 
+def test_a_whole_number_of_any_size_is_text(tmp_path):
+  (tmp_path / "a.jsonl").write_text('{"question": "1 + 1?", "answer": %s}' % ("7" * 400))
+  assert jsonl.source("train", str(tmp_path / "a.jsonl"), _cfg())[0].answer == "7" * 400
+
+
 @pytest.mark.parametrize(
   "content", [b"\xef\xbb\xbf" + ROW, ROW.replace(b"\n", b"\r\n"), b"\n\r\n" + ROW + b"\n", ROW * 2]
 )

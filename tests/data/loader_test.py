@@ -102,11 +102,11 @@ def test_to_prompts():
   a, b, c, d = map(ord, "abcd")
   np.testing.assert_array_equal(prompts.tokens, [[a, b, 0], [0, 0, 0], [0, 0, 0], [a, b, c]])
   np.testing.assert_array_equal(prompts.lengths, [2, 0, 0, 3])
-  assert prompts.tokens.dtype == prompts.lengths.dtype == np.int32 and long == 1
+  assert prompts.tokens.dtype == prompts.lengths.dtype == np.int32 and long == 1  # left out
   prompts, long = loader.to_prompts(examples, _render, 3, on_long="cut")
   np.testing.assert_array_equal(prompts.tokens, [[a, b, 0], [0, 0, 0], [b, c, d], [a, b, c]])
   np.testing.assert_array_equal(prompts.lengths, [2, 0, 3, 3])
-  assert long == 1
+  assert long == 0
 
 
 def test_to_prompts_refuses():

@@ -106,6 +106,11 @@ def test_other_lines_are_refused(record, message):
     step_labels.parse_line(record, "f, line 1")
 
 
+def test_a_file_that_is_not_there_is_said_of_its_setting(tmp_path):
+  with pytest.raises(SettingError, match="^offline.steps = .*no such file"):
+    step_labels.read(str(tmp_path / "none.jsonl"))
+
+
 def test_a_file(tmp_path):
   file = tmp_path / "train.jsonl"
   lines = [

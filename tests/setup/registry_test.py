@@ -92,6 +92,15 @@ def test_mixture_and_its_test_set(tmp_path):
     registry.train_data(_data(mixture=(("arithmetic", 3.0),)))
 
 
+def test_never_evaluates_on_what_nobody_named(tmp_path):
+  """`data.name` has a default, which a mixture need not hold."""
+  mixture = (("jsonl", _jsonl(tmp_path / "a.jsonl", "a"), 1.0),)
+  with pytest.raises(SettingError, match="data.test_name='': .* data.name='arithmetic', which the"):
+    _check_test(_data(mixture=mixture))
+  _check_test(_data(mixture=mixture, test_name="arithmetic"))
+  _check_test(_data(mixture=(*mixture, ("arithmetic", "", 1.0))))
+
+
 def test_never_evaluates_on_the_file_it_trains_on(tmp_path, monkeypatch):
   file, other = _jsonl(tmp_path / "a.jsonl", "a"), _jsonl(tmp_path / "b.jsonl", "b")
   with pytest.raises(SettingError, match="is the file that is trained on"):

@@ -83,8 +83,8 @@ def lessons(
     new: `[N, 2, ...]`.
     past: the same of earlier iterations, None if there are none.
     batch: B, pairs in a batch.
-    share: of past pairs in a batch, from 0 to below 1; above 0 there is at least one, and always
-      room for a new one.
+    share: of past pairs in a batch, from 0 to below 1; above 0 there is at least one in a batch of
+      two or more, and always room for a new one.
     epochs: passes over the new pairs.
     seed: of the order.
   """
