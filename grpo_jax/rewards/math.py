@@ -86,7 +86,7 @@ def answer_of(completion: Completion) -> Fraction | str | None:
   """Returns a completion's final answer as a number or else as a text; None without one."""
   answer = final_answer(completion)
   value = None if answer is None else number(undressed(answer))
-  return answer if value is None else value
+  return answer or None if value is None else value
 
 
 def undressed(text: str) -> str:

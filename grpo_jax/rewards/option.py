@@ -13,18 +13,20 @@ from grpo_jax.types import STOPPED, Completion, Example
 _TAIL = r"(?=[.,;:!]?(?:\s|$)|[)}*\\$])"  # what may follow a letter
 # A letter in brackets or bold, or a capital alone; A and I are also words if a word follows.
 _LETTER = (
-  r"(?:\*{1,2}|\$|\\\(|\\(?:text|mathrm|textbf|mathbf|boxed)\{)*\s*(?:\(([A-Za-z])\)|\[([A-Za-z])\]|"
+  r"(?:\*|\$|\\\(|\\(?:text|mathrm|textbf|mathbf|boxed)\{)*+\s*+(?:\(([A-Za-z])\)|\[([A-Za-z])\]|"
   rf"([B-HJ-Z]){_TAIL}|([AI])(?=[.,;:!)*}}\\$]|\s*$|\s*\n|\s+(?:[(=\u2013-]|(?:because|since|as|and|or)\b)))"
 )
 _STATED = re.compile(
-  rf"(?:\b(?i:(?:answer|choice|option)(?:\s+is)?\s*:?)(?:\*{{1,2}})?\s*:?\s*(?i:option\s+)?{_LETTER})"
+  rf"(?:\b(?i:(?:answer|choice|option)(?:\s+is)?\s*+:?)(?:\*{{1,2}})?\s*+:?\s*+(?i:option\s+)?{_LETTER})"
   # The text after a short line is read, too.
   rf"|{MARK}[ \t]*(?P<mark>[^\n]*)|^(?=[ \t]*(?P<line>[^\n]{{1,12}})$)",
   re.MULTILINE,
 )
+# Another letter; that of a formula (V = IR) or of a word (X-rays) is none.
 _MORE = re.compile(
-  r"[\s)\]*.,$}]*(?:,|/|&|\bor\b|\band\b)\s*(?:\*{1,2})?[(\[]?([B-HJ-Z]|[AI](?!\s+[a-z]))[)\]]?(?![A-Za-z'])"
+  r"[\s)\]*.,$}]*(?:,|/|&|\bor\b|\band\b)\s*(?:\*{1,2})?[(\[]?([B-HJ-Z]|[AI](?!\s+[a-z]))[)\]]?(?![A-Za-z'])(?!\s*=|-[A-Za-z])"
 )
+_OPENS = re.compile(r"\s*(?:\(([A-Z])\)|([A-Z])[).:])(?=\s|\\|$)")  # (B) 12, B) Paris, B. Paris
 _BRACKETS = re.compile(r"\(([A-Z])\)")
 _PLAIN = re.compile(r"\\(?:text|mathrm|textbf|mathbf)\{([^{}]*)\}|\*\*|\$")
 
@@ -33,7 +35,8 @@ def option_correct(example: Example, completion: Completion) -> float:
   r"""Returns 1 if the last option that the completion states is the example's answer, else 0.
 
   Statements are `\boxed{B}`, `#### B`, "the answer is (B)", "Answer: B", "option B", and a line
-  with nothing but the letter. Without any, the only letter in brackets on the last line counts. A
+  with nothing but the letter. In a box and after `####` the option's text may follow: `B) Paris`.
+  Without any, the only letter in brackets on the last line counts. A
   statement that names two letters is ambiguous, and wrong. The last line of a truncated completion
   does not count.
 
@@ -56,11 +59,22 @@ def answer_of(completion: Completion) -> str | None:
       first = next(group for group in match.groups()[:4] if group).upper()
       more = _MORE.match(text, match.end())
       stated, at = None if more and more[1] != first else first, match.start()
-    elif match["mark"] is not None or letter(_PLAIN.sub(r"\1", alone)) is not None:
-      stated, at = letter(_PLAIN.sub(r"\1", alone)), match.start()
+    elif match["mark"] is not None:
+      stated, at = _first_letter(alone), match.start()
+    elif (only := letter(_PLAIN.sub(r"\1", alone))) is not None:
+      stated, at = only, match.start()
   if text.rfind("\\boxed") > at:
-    return letter(_PLAIN.sub(r"\1", last_box(text) or ""))
+    return _first_letter(last_box(text) or "")
   if at >= 0:
     return stated
   letters = set(_BRACKETS.findall(text.strip().rpartition("\n")[2]))
   return letters.pop() if len(letters) == 1 else None
+
+
+def _first_letter(text: str) -> str | None:
+  """Returns the letter that a text is, or begins with; None without one, or with another."""
+  text = _PLAIN.sub(r"\1", text)
+  if (only := letter(text)) is not None or not (match := _OPENS.match(text)):
+    return only
+  first, more = match[1] or match[2], _MORE.match(text, match.end())
+  return None if more and more[1] != first else first

@@ -6,6 +6,7 @@ then holds no names except variables and functions of mathematics, no attribute,
 takes long.
 """
 
+import math
 import re
 
 from grpo_jax.types import STOPPED, Completion, Example
@@ -13,15 +14,16 @@ from grpo_jax.types import STOPPED, Completion, Example
 LONGEST = 10_000  # characters of an answer; longer ones are not scored
 _TAGS = ("<answer>", "</answer>")
 
-_NUMBER = r"[0-9]{1,12}(?:\.[0-9]{1,12})?"
+# Nothing in these patterns is matched in two ways, else a wrong answer could take for ever.
+_NUMBER = r"[0-9]{1,40}+(?![0-9])(?:\.[0-9]{1,40}+(?![0-9]))?"
 _FUNCTION = (
   r"(?:sin|cos|tan|sec|csc|cot|sinh|cosh|tanh|asin|acos|atan|exp|log|ln|sqrt|pi)\b|[A-Za-z]\b"
 )
-_LIST = re.compile(r"(?:[\[\](),\sA-Z_]|-?[0-9]{1,12}\b|'[\w.*]{0,80}'|\"[\w.*]{0,80}\")*")
-_SUM = re.compile(rf"(?:{_NUMBER}|[-+/()\s]|\*(?!\s*\*))*")
+_LIST = re.compile(r"(?:[\[\](),\sA-Z_]|-?[0-9]{1,12}\b|'[\w.*]{0,80}'|\"[\w.*]{0,80}\")*+")
+_SUM = re.compile(rf"(?:{_NUMBER}|[-+/()\s]|\*(?!\s*\*))*+")
 _EXPONENT = r"(?:[0-9]{1,2}(?![0-9.])|\(-?[0-9]{1,2}(?:/[0-9]{1,2})?\))"
 _POWER = rf"(?<=[A-Za-z)])\s?\*\*\s?{_EXPONENT}(?!\s*\*\*)"
-_FORMULA = re.compile(rf"(?:{_POWER}|{_FUNCTION}|{_NUMBER}|[-+/()\s]|\*(?!\s*\*))*")
+_FORMULA = re.compile(rf"(?:{_POWER}|{_FUNCTION}|{_NUMBER}|[-+/()\s]|\*(?!\s*\*))*+")
 _RATIO = re.compile(r"\s*[-+]?[0-9]{1,18}(?:\.[0-9]{1,18})?(?:/[0-9]{1,18})?\s*")
 
 # Tasks whose scorer evaluates an answer or reads a number that may take forever (1e999999999 as a
@@ -38,7 +40,8 @@ FORMS = {
   "polynomial_multiplication": _FORMULA,
   "coin_flip": _RATIO,
 }
-MOST_POWERS = 3  # powers of brackets: each may be a power of the one before
+_BRACKET_POWER = re.compile(r"\)\s*\*\*\s*\(?-?([0-9]{1,2})")
+MOST_POWER = 100  # product of the exponents of brackets: one may be a power of another
 
 
 def given_answer(completion: Completion, answer_in: str) -> str | None:
@@ -82,6 +85,7 @@ def harmless(task: str, answer: str) -> bool:
   form = FORMS.get(task)
   if form is None:
     return True
-  powers = len(re.findall(r"\)\s*\*\*", answer))
-  short = len(answer) <= LONGEST // 10 and powers <= MOST_POWERS
-  return short and form.fullmatch(answer) is not None
+  if len(answer) > LONGEST // 10:
+    return False
+  exponents = [max(1, int(exponent)) for exponent in _BRACKET_POWER.findall(answer)]
+  return math.prod(exponents) <= MOST_POWER and form.fullmatch(answer) is not None

@@ -145,6 +145,33 @@ def test_a_statement_that_was_cut_off_does_not_count():
     assert option.option_correct(example("B"), completion(text, TRUNCATED)) == reward
 
 
+@pytest.mark.parametrize(
+  "text",
+  [
+    "The answer is (B), V = IR.",
+    "The answer is **B**, N = 7",
+    "Answer: B, E=mc^2",
+    "the answer is (B), X-rays",
+    "The answer is B and F = ma holds",
+    "\\boxed{\\textbf{(B)}\\ 12}",
+    "\\boxed{B) Paris}",
+    "\\boxed{B. Paris}",
+    "#### B) Paris",
+    "#### **B.** Paris",
+  ],
+)
+def test_a_formula_or_the_text_of_the_option_may_follow(text):
+  assert option.option_correct(example("B"), completion(text)) == 1.0
+
+
+@pytest.mark.parametrize(
+  "text",
+  ["\\boxed{B) or C)}", "#### (B), (C)", "\\boxed{Berlin}", "#### Berlin", "\\boxed{B12}"],
+)
+def test_a_box_with_two_letters_or_a_word_is_no_option(text):
+  assert option.option_correct(example("B"), completion(text)) == 0.0
+
+
 def test_a_and_i_are_words_too():
   for letter in "AI":
     for text, reward in (
@@ -166,6 +193,9 @@ def test_the_time_of_an_option_grows_with_the_text():
     "####" * 80_000,
     "answer is B or " * 20_000,
     " " * 10**5,
+    "Answer: " + "*" * 10**4 + "x",
+    "Answer" + " " * 10**4 + "x",
+    "Answer:\n" + "*\n" * 10**4,
   ):
     start = time.perf_counter()
     option.answer_of(completion(text))

@@ -1,5 +1,7 @@
 """Answers to tasks of reasoning-gym."""
 
+import time
+
 from reasoning_gym_test import needs_gym, problems
 
 from grpo_jax.rewards.reasoning_gym import given_answer, harmless, solved
@@ -41,6 +43,33 @@ def test_scores_are_in_0_to_1_and_a_scorer_that_cannot_read_an_answer_gives_0():
   assert solved(example(lambda answer: -1), text) == 0.0
   assert solved(example(lambda answer: float(answer == "4") / 2), text) == 0.5
   assert solved(example(lambda answer: 1 / 0), text) == 0.0
+
+
+def test_the_time_to_refuse_an_answer_grows_with_it():
+  """The second is right but for its last character; a longer number than 40 digits is refused."""
+  for task, answer in (
+    ("countdown", "1" * 900 + "x"),
+    ("polynomial_multiplication", "+".join(["98765*x**5"] * 90) + "."),
+    ("polynomial_multiplication", "(" * 900 + "!"),
+    ("n_queens", "1 " * 450 + "!"),
+    ("countdown", "1" * 41),
+  ):
+    start = time.perf_counter()
+    assert not harmless(task, answer)
+    assert time.perf_counter() - start < 1.0, answer[:20]
+  assert harmless("countdown", "1" * 40)
+  assert harmless("polynomial_multiplication", "+".join(["98765*x**5"] * 90))
+
+
+def test_powers_of_powers_are_bounded():
+  for answer, want in (
+    ("(x + 1)**2*(x + 2)**3", True),
+    ("(x + 1)**99", True),
+    ("((999999999999)**10)**10", True),
+    ("((999999999999)**99)**99", False),
+    ("(((x)**9)**9)**(9)", False),
+  ):
+    assert harmless("simple_integration", answer) == want, answer
 
 
 def test_nothing_that_a_model_wrote_is_evaluated():
