@@ -4,7 +4,8 @@
     c.sampler.stop = (">>",)          # a call ends the turn
 
 The expression may have numbers, + - * /, brackets and blanks. The result is exact, but a fraction
-that is no decimal number of at most LONGEST digits is rounded. Any other turn ends the episode.
+that is no decimal number of at most LONGEST digits is rounded. Any other turn ends the episode; one
+that the end token ends may lack the `>>`.
 The environment gives no reward: rewards.functions judge the whole completion, results included.
 """
 
@@ -47,19 +48,25 @@ def result(expression: str) -> str:
       raise ValueError(f"more than {MOST} characters")
     if not ARITHMETIC.fullmatch(expression):
       raise ValueError("not arithmetic")
-    return shown(value(ast.parse(expression.strip(), mode="eval").body))
+    text = expression.strip()
+    return shown(value(ast.parse(text, mode="eval").body, text))
   except (SyntaxError, ValueError, ZeroDivisionError, RecursionError, MemoryError):
     return WRONG
 
 
-def value(node: ast.AST) -> Fraction:
-  """Returns the exact value of a parsed expression; nothing of it is executed."""
+def value(node: ast.AST, text: str) -> Fraction:
+  """Returns the exact value of a parsed expression; nothing of it is executed.
+
+  Args:
+    node: the expression, or a part of it.
+    text: it was parsed from, which has all digits of a number.
+  """
   if isinstance(node, ast.Constant) and type(node.value) in (int, float):
-    number = Fraction(str(node.value))
+    number = Fraction(text[node.col_offset : node.end_col_offset])
   elif isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.USub):
-    number = -value(node.operand)
+    number = -value(node.operand, text)
   elif isinstance(node, ast.BinOp) and type(node.op) in _OPERATIONS:
-    number = _OPERATIONS[type(node.op)](value(node.left), value(node.right))
+    number = _OPERATIONS[type(node.op)](value(node.left, text), value(node.right, text))
   else:
     raise ValueError("not arithmetic")
   if abs(number) >= 10**LONGEST:

@@ -12,7 +12,7 @@ the reward 0. Of n numbers, k guesses can find 2^k - 1 at most, by halving what 
 """
 
 from grpo_jax.aliases import Json
-from grpo_jax.types import Completion, Example, Turn
+from grpo_jax.types import STOPPED, Completion, Example, Turn
 
 LONGEST = 9  # digits of a guess
 
@@ -26,10 +26,10 @@ def reset(example: Example, key: int, guesses: int) -> Json:
 def step(state: Json, completion: Completion, guesses: int) -> Turn:
   """Returns whether the number is higher or lower than the guess, until it is right."""
   del guesses
-  number, left = guess(completion.text), state["left"] - 1
+  number, left = guess(completion.text, completion.ended), state["left"] - 1
   if number == state["number"]:
     return Turn(state, None, 1.0)
-  if not left:
+  if left < 1:
     return Turn(state, None, 0.0)
   after = state | {"left": left}
   if number is None:
@@ -37,16 +37,17 @@ def step(state: Json, completion: Completion, guesses: int) -> Turn:
   return Turn(after, "higher\n" if number < state["number"] else "lower\n")
 
 
-def guess(text: str) -> int | None:
-  """Returns the number that a turn consists of, or None."""
+def guess(text: str, ended: int) -> int | None:
+  """Returns the number that a turn consists of, or None; 7 may be the beginning of 72."""
   text = text.strip()
-  return int(text) if text.isdecimal() and text.isascii() and len(text) <= LONGEST else None
+  is_number = text.isdecimal() and text.isascii() and len(text) <= LONGEST
+  return int(text) if is_number and ended == STOPPED else None
 
 
 def solved(example: Example, completion: Completion) -> float:
   """Returns 1 if the last line of an episode is the number, otherwise 0."""
-  lines = completion.text.split("\n")
-  return float(guess(lines[-1]) == int(example.answer))
+  last = completion.text.split("\n")[-1]
+  return float(guess(last, completion.ended) == int(example.answer))
 
 
 def optimum(numbers: int, guesses: int) -> float:

@@ -226,8 +226,8 @@ class Tokenizer:
   ) -> list[int]:
     """Returns the ids of an observation, to be read after a turn that was sampled.
 
-    Nothing that was sampled is encoded again. Without `chat` they are the ids of the text; with it,
-    those of everything from the end of the assistant's message to the beginning of its next one.
+    Nothing that was sampled is encoded again. Without `chat` they are those of the text; with it,
+    of everything from the end of the assistant's message to the beginning of its next one.
 
     Args:
       observation: plain text, in which special tokens stay text.
@@ -235,9 +235,10 @@ class Tokenizer:
       role: of the observation's message.
       others: as for `render`.
     """
-    if not chat:
-      return self.encode(observation)
     config = self._config
+    if not chat:
+      spaced = self._encode_later("a") != self.encode("a")  # as by Llama 2, Mistral and Phi-3
+      return self._encode_later(observation) if spaced else self.encode(observation)
     parts = chat_templates.render_reply(config, observation, role, template, system, arguments)
     ids = self._encode_around(*parts)
     return ids[1:] if ids[:1] == [last] else ids
@@ -318,11 +319,8 @@ class Tokenizer:
     If a tokenizer puts a space before the very first word alone, the texts that do not come first
     are encoded after a newline, if that stays a token of its own.
     """
-    newline = self.encode("\n")
     ids: list[int] = []
-    first_alone = False
-    if len(pieces) > 1:
-      first_alone = self._encode_with_specials(f"{pieces[1]}a")[1:] != self.encode("a")
+    alone = len(pieces) > 1 and self._encode_with_specials(f"{pieces[1]}a")[1:] != self.encode("a")
     for i, piece in enumerate(pieces):
       if i % 2:
         ids.append(self._special[piece])
@@ -331,10 +329,13 @@ class Tokenizer:
         piece = piece.lstrip()
       if i + 1 < len(pieces) and self._strips[pieces[i + 1]][0]:
         piece = piece.rstrip()
-      after = self.encode("\n" + piece) if i and piece and first_alone else []
-      separate = after and after[: len(newline)] == newline
-      ids += after[len(newline) :] if separate else self.encode(piece)
+      ids += self._encode_later(piece) if i and piece and alone else self.encode(piece)
     return ids
+
+  def _encode_later(self, text: str) -> list[int]:
+    """Returns the ids of a text after others, without a space that is put before a first one."""
+    newline, both = self.encode("\n"), self.encode("\n" + text)
+    return both[len(newline) :] if both[: len(newline)] == newline else self.encode(text)
 
 
 def _as_list(value: int | Sequence[int] | None) -> list[int]:
@@ -345,5 +346,4 @@ def _as_list(value: int | Sequence[int] | None) -> list[int]:
 
 
 def _write_json(path: storage.Path, value: Json) -> None:
-  """Writes an object with indentation."""
   path.write_text(json.dumps(value, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")

@@ -120,5 +120,18 @@ def test_the_optimum_is_a_share():
   ],
 )
 def test_an_episode_is_solved_if_its_last_line_is_the_number(text, want):
-  for ended in (STOPPED, TRUNCATED):
-    assert guess.solved(example(20), completion(text, ended)) == want
+  assert guess.solved(example(20), completion(text)) == want
+  assert guess.solved(example(20), completion(text, TRUNCATED)) == 0.0
+
+
+def test_a_guess_that_was_cut_off_is_none():
+  """7 may be the beginning of 72."""
+  state = guess.reset(example(7), 0, 2)
+  turn = guess.step(state, completion("7", TRUNCATED), 2)
+  assert (turn.observation, turn.reward) == WRONG and turn.state["left"] == 1
+
+
+def test_without_a_guess_left_the_game_is_over():
+  for guesses in (0, -3, 1):
+    turn = guess.step(guess.reset(example(7), 0, guesses), completion("8"), guesses)
+    assert (turn.observation, turn.reward) == LOST

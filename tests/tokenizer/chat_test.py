@@ -196,11 +196,16 @@ def test_special_tokens_in_an_observation_stay_text(family, folders):
 
 @pytest.mark.parametrize("family", FAMILIES)
 def test_without_a_chat_a_reply_is_the_text_alone(family, folders):
+  """Some tokenizers put a space before the first word of a text, which a reply is not."""
   ours = reading.load(folders[family])
+  spaced = family in ("mistral", "phi3")
   for text in (*OBSERVATIONS, "\n", " 5"):
-    assert ours.reply(text, -1) == ours.encode(text)
+    assert ours.decode(ours.encode("x") + ours.reply(text, -1)) == "x" + text
+    assert spaced or ours.reply(text, -1) == ours.encode(text)
   first = ours.encode("higher")[0]
-  assert ours.reply("higher", first) == ours.encode("higher")  # nothing is left out
+  assert (
+    ours.decode(ours.encode("x") + ours.reply("higher", first)) == "xhigher"
+  )  # nothing is left out
 
 
 @pytest.mark.parametrize(
