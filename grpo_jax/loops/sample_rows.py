@@ -36,9 +36,10 @@ def sample_rows(
   places = [(p, g) for p in fetched for g in range(samples)]
   moved = learned.moved and learned.moved._replace(metrics={})  # the rest is of completions
   tokens, trace, moved = rollouts.rows(model.layout, (r.tokens, learned.trace, moved), places)
-  faults = {
-    (fault.prompt, fault.sample): f"{fault.name}: {fault.message}" for fault in batch.faults
-  }
+  faults: dict[tuple[int, int], list[str]] = {}
+  for fault in batch.faults:
+    told = faults.setdefault((fault.prompt, fault.sample), [])
+    told.append(f"{fault.name}: {fault.message}")
   total = totals(r.rewards, r.given)
   gaps = disagreement(batch, collector.names, collector.learned, collector.rule)
   rows = []
@@ -60,17 +61,16 @@ def sample_rows(
       "advantage": trace.advantages[n, real].mean(where=True if own is None else own[real]),
       "rewards": {name: r.components[p, g, i] for i, name in enumerate(collector.names)},
       "ended": "stopped" if r.ended[p, g] == STOPPED else "truncated",
-      "tokens": [model.tokenizer.text(token) for token in ids],
+      "tokens": model.tokenizer.texts(ids),  # joined they are the text
     } | numbers(trace, moved, n, len(ids))
     if own is not None:
-      row["tokens"] = model.tokenizer.texts(ids)  # joined they are a turn's text
       row["sampled"] = own[real].tolist()
       indices = np.flatnonzero(r.given[p, g]).tolist()
       row["turn_rewards"] = [[i, round(float(r.rewards[p, g, i]), 4)] for i in indices]
     if gaps is not None:
       row["disagreement"] = gaps[p, g]
     if (p, g) in faults:
-      row["faults"] = faults[p, g]
+      row["faults"] = "; ".join(faults[p, g])
     rows.append(row)
   return rows
 

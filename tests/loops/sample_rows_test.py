@@ -49,7 +49,8 @@ def rows_of(
     "models": [],
     "rule": "",
   }
-  words: Any = stub(decode=str, text=str, before_stop=lambda text: None, **tokenizer)
+  texts = {"texts": lambda ids: [*map(str, ids)]} | tokenizer
+  words: Any = stub(decode=str, before_stop=lambda text: None, **texts)
   model: Any = stub(layout=tiny.layout(), tokenizer=words)
   collector = Collector(**fields)  # type: ignore
   return sample_rows.sample_rows(scored(r, *faults), learned, limit, collector, model)
@@ -67,6 +68,8 @@ def test_rows_are_whole_groups_and_show_before_and_after():
   places = [(row["group"], row["sample"], row["question"]) for row in rows]
   assert places == [(1, 0, "q1"), (0, 0, "q0"), (0, 1, "q0")]
   assert rows[0]["faults"] == "parity: late" and "faults" not in rows[1]
+  both = rows_of(r, 1, FAULT, FAULT._replace(name="other", message="is no number"))
+  assert both[0]["faults"] == "parity: late; other: is no number"
   assert [row["reward"] for row in rows] == [3.25, 1.25, 2.25]
   assert rows[0]["rewards"] == {"parity": 0.5}
   assert [row["ended"] for row in rows] == ["stopped", "stopped", "truncated"]
