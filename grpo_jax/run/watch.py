@@ -21,6 +21,9 @@ CHANCE = 0.5  # agreement of a reward that knows nothing
 # highest mean are compared, so 3 would often be chance (in 16 of 40 simulated runs of 300 steps
 # with a constant rule; 5 in none).
 CERTAIN = 5.0
+# The same for the policy's reward, which is compared with that of its first steps alone, and has to
+# fall to FALLEN of it besides: chance does not make a mean of 0.0004 more than 0.
+FALL = 3.0
 
 HACKED = (
   "look at samples.jsonl: rewards of steps that are compared one by one pay for having few of them "
@@ -78,7 +81,7 @@ class Watch:
     self.flat, self.cut_off, self.many = 0, 0, 0
     self.least_cut_off = 1.0  # the smallest share of truncated completions so far
     self.rewards: collections.deque[float] = collections.deque(maxlen=STEPS)  # of the last steps
-    self.first_reward: float | None = None  # mean of the first steps
+    self.first_rewards: list[float] = []  # of the first STEPS steps
 
   def __call__(self, metrics: Metrics, writer: Writer) -> None:
     """Looks at the metrics of one step; `writer` prints the warnings."""
@@ -131,13 +134,13 @@ class Watch:
     self.rewards.append(mean)
     if len(self.rewards) < STEPS:
       return
-    now = statistics.fmean(self.rewards)
-    self.first_reward = now if self.first_reward is None else self.first_reward
-    if self.first_reward > 0 and now < FALLEN * self.first_reward:
+    self.first_rewards = self.first_rewards or list(self.rewards)
+    first, now = statistics.fmean(self.first_rewards), statistics.fmean(self.rewards)
+    if 0 < first and now < FALLEN * first and rise(self.first_rewards, self.rewards) < -FALL:
       writer.warn(
         "reward",
-        f"reward/mean was {self.first_reward:.3g} in the first {STEPS} steps and is {now:.3g} in "
-        f"the last {STEPS}, so the policy is led away from its own reward: {HACKED}",
+        f"reward/mean was {first:.3g} in the first {STEPS} steps since this start and is {now:.3g} "
+        f"in the last {STEPS}, so the policy is led away from its own reward: {HACKED}",
       )
 
   def _parted(self, name: str, steps: Steps, metrics: Metrics, writer: Writer) -> None:

@@ -56,7 +56,10 @@ def test_a_run_whose_reward_falls_is_warned_of():
   assert not writer.said
   for _ in range(watch.STEPS):
     look({"reward/mean": 0.6}, writer)
-  assert set(writer.said) and "reward/mean was 2 in the first 10 steps" in writer.said[0]
+  assert (
+    set(writer.said)
+    and "reward/mean was 2 in the first 10 steps since this start" in writer.said[0]
+  )
   writer, look = Console(), watch.Watch(96)
   for mean in (
     *[-1.0] * watch.STEPS,
@@ -65,6 +68,17 @@ def test_a_run_whose_reward_falls_is_warned_of():
   ):  # a punishment that grows less
     look({"reward/mean": mean}, writer)
   assert not writer.said
+
+
+def test_one_lucky_sample_less_is_no_fall():
+  writer, look = Console(), watch.Watch(96)
+  for mean in (0.0, 0.0, 0.004, *[0.0] * (3 * watch.STEPS)):
+    look({"reward/mean": mean}, writer)
+  assert not writer.said
+  writer, look = Console(), watch.Watch(96)
+  for n in range(4 * watch.STEPS):  # from 0.3 to 0.1, with noise
+    look({"reward/mean": (0.3 if n < 2 * watch.STEPS else 0.1) + 0.1 * (n % 2)}, writer)
+  assert writer.said
 
 
 def test_a_learned_reward_that_orders_by_less_than_chance_is_warned_of():
