@@ -220,13 +220,16 @@ def _steps(folder: str) -> tuple[str, str]:
   """Looks for steps that metrics.jsonl lacks, up to the last checkpoint."""
   config = _read_config(folder)
   every = config.log.every if config else 1
-  lines = logs.read(storage.place(folder) / "metrics.jsonl").objects
-  logged = {step for _, line in lines if isinstance(step := line.get("step"), int)}
+  log = logs.read(storage.place(folder) / "metrics.jsonl")
+  logged = {step for _, line in log.objects if isinstance(step := line.get("step"), int)}
   end = max([finished.latest(finished.directory(folder)) or 0, *logged])
   wanted = -(-end // every)
   lost = wanted - sum(0 < step <= end and (step - 1) % every == 0 for step in logged)
   if lost:
     first = next(step for step in itertools.count(1, every) if step not in logged)
+    if log.recorded == log.checked == log.lines:
+      text = f"metrics.jsonl has every line that was written, and none of {lost} of {wanted} steps"
+      return "note", f"{text}, the first {first}: log.every was another then"
     return "missing", f"metrics.jsonl has no line of {lost} of {wanted} steps, the first {first}"
   rate = f", one in {every}" if every > 1 else ""
   return "ok", f"metrics.jsonl has a line of each step to {max([0, *logged])}{rate}"

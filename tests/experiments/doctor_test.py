@@ -11,7 +11,7 @@ import run_test
 import small_models  # noqa: F401  adds the variants named test_*
 
 from experiments import doctor, sources
-from grpo_jax.run import finished, manifest
+from grpo_jax.run import finished, logs, manifest
 from grpo_jax.run.writer import Writer
 from grpo_jax.setup import build, defaults
 from grpo_jax.setup.experiment import make
@@ -149,6 +149,22 @@ def test_steps_that_are_not_there(run):
   (run / "metrics.jsonl").write_bytes(b"".join(lines[:2] + lines[3:]))
   found = {line.part: line for line in doctor.whole(str(run))}
   assert found["steps"].state == "missing" and "1 of 5 steps, the first 3" in found["steps"].text
+
+
+def test_lines_that_were_not_written_are_not_missing(run):
+  """`log.every` may change; the checksums say what was written."""
+  for name in ("metrics.jsonl", "metrics.crc"):
+    (run / name).unlink()
+  with logs.Log(run / "metrics.jsonl") as log:
+    log.write(*(json.dumps({"step": step}) for step in (1, 4, 5)))
+  found = {line.part: line for line in doctor.whole(str(run))}
+  assert (
+    found["steps"].state == "note" and "none of 2 of 5 steps, the first 2" in found["steps"].text
+  )
+  lines = (run / "metrics.jsonl").read_bytes().splitlines(keepends=True)
+  (run / "metrics.jsonl").write_bytes(lines[0] + lines[2])
+  found = {line.part: line for line in doctor.whole(str(run))}
+  assert found["steps"].state == "missing"
 
 
 def test_checkpoints_that_are_gone(run):
