@@ -42,7 +42,8 @@ PRESETS: Table = {
     "grpo",
     {"objective.aggregation": "constant", "objective.scale": "none"},
   ),  # 2503.20783
-  # 2503.14476; with the reward length.overlong, which has to know the longest completion
+  # 2503.14476; with the reward length.overlong, which has to know the longest completion. Its bound
+  # acts with several updates on a rollout (learner.mu, learner.minibatches): in one, nothing clips.
   "dapo": (
     "grpo",
     {"objective.aggregation": "group_token_mean", "objective.clip_high": 0.28, "sampler.tries": 3},

@@ -22,7 +22,7 @@ def read(file: str) -> list[Question]:
   if not file.endswith((".txt", ".jsonl")):
     raise SettingError(f"--file={file!r}: use a name that ends in .txt or .jsonl")
   try:
-    lines = storage.place(file).read_text(encoding="utf-8").split("\n")
+    lines = storage.place(file).read_text(encoding="utf-8-sig").split("\n")
   except (OSError, ValueError) as error:
     raise SettingError(
       f"--file={file!r}: cannot be read ({str(error)[:200]}); give a file in UTF-8"

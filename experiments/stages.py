@@ -114,7 +114,7 @@ def fill(value: Any, folder: str) -> Any:
   if isinstance(value, dict):
     return {name: fill(each, folder) for name, each in value.items()}
   if isinstance(value, list | tuple):
-    return tuple(fill(each, folder) for each in value)
+    return type(value)(fill(each, folder) for each in value)
   return folder if value == RUN else value
 
 

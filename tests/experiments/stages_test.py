@@ -60,6 +60,14 @@ def test_the_second_run_starts_from_the_first():
   assert c.init_from == "" and "first" in c  # as it was
 
 
+def test_a_list_in_a_setting_is_no_name_of_the_first_run():
+  """The table of rewards may be written with lists in it."""
+  c = two_runs()
+  with c.unlocked():
+    c.rewards.functions = (["correct", "math.answer_correct", 1.0],)
+  assert stages.divide(c, "runs/1")[-1].config.init_from == "runs/1/first"
+
+
 def test_one_flag_sets_what_both_start_from(monkeypatch):
   monkeypatch.setenv("HOME", "/home/me")
   c = two_runs()
