@@ -24,6 +24,7 @@ from absl import app, flags
 
 from experiments import arguments
 from grpo_jax.config import sections
+from grpo_jax.io import storage
 
 if TYPE_CHECKING:
   from grpo_jax.setup.experiment import Experiment
@@ -43,6 +44,7 @@ def main(argv: list[str]) -> None:
       unread = {"price", "note", "details", *({"slices"} if name == "scaling" else ())}
       if FLAGS[name].value and (given := [flag for flag in sorted(unread) if FLAGS[flag].present]):
         arguments.fail(f"--{given[0]} with --{name}: it is not read there; leave it out")
+    storage.check_disk("--out", FLAGS.out, "a page is written to a disk")
     made = _sweep() if FLAGS.sweep else _scaling() if FLAGS.scaling else _plan()
   print(made)
   if FLAGS.out:

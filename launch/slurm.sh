@@ -20,7 +20,7 @@
 set -euo pipefail
 
 if [ -z "${SLURM_JOB_ID:-}" ]; then
-  echo "error: this is a batch script: sbatch --nodes=... --gpus-per-node=... --time=... launch/slurm.sh --config=..." >&2
+  echo "error: this is a batch script: sbatch --nodes=... --gpus-per-node=... --ntasks-per-node=... --time=... launch/slurm.sh --config=..." >&2
   exit 2
 fi
 cd "$SLURM_SUBMIT_DIR" # Slurm runs a copy of this file from elsewhere
@@ -32,7 +32,8 @@ fi
 . launch/await.sh
 
 # JAX gives each task of Slurm one GPU unless told otherwise.
-if [ "${SLURM_NTASKS:-1}" = "${SLURM_NNODES:-1}" ] && [ "${SLURM_GPUS_ON_NODE:-1}" -gt 1 ]; then
+# Slurm counts tasks only if it was told how many; srun then starts one on each node.
+if [ "${SLURM_NTASKS:-${SLURM_NNODES:-1}}" = "${SLURM_NNODES:-1}" ] && [ "${SLURM_GPUS_ON_NODE:-1}" -gt 1 ]; then
   JAX_LOCAL_DEVICE_IDS=$(seq -s, 0 $((SLURM_GPUS_ON_NODE - 1)))
   export JAX_LOCAL_DEVICE_IDS
 fi

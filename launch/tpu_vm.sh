@@ -2,8 +2,9 @@
 # A TPU pod slice, or several: asked for, filled with this working tree, run on all of its hosts, given back.
 #
 #   export TPU_NAME=grpo ZONE=us-east5-b TPU_TYPE=v5litepod-256    # PROJECT is gcloud's own default unless set
-#   export CREATE_FLAGS=--spot SLICES=4         # as needed; SLICES as --node-count; RUNTIME_VERSION is by type unless set
-#   launch/tpu_vm.sh run --config=experiments/gsm8k.py --workdir=gs://bucket/runs/gsm8k
+#   export CREATE_FLAGS=--spot SLICES=4         # as needed; SLICES as --node-count, and as --config.mesh.replica of the
+#                                               # run; RUNTIME_VERSION is by type unless set
+#   launch/tpu_vm.sh run --config=experiments/gsm8k.py --workdir=gs://bucket/runs/gsm8k --config.mesh.replica=4
 #   launch/tpu_vm.sh logs 1.3 -f                # slice 1, host 3 (0: host 0 of slice 0); further words go to `tail`
 #   launch/tpu_vm.sh stop                       # SIGTERM: saves, leaves; the same `run` goes on from there
 #   launch/tpu_vm.sh fetch gs://bucket/runs/gsm8k runs/gsm8k

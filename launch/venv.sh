@@ -14,15 +14,18 @@ find_python() {
   return 2
 }
 
+# Makes .venv with pip, or what is missing of it where that was interrupted.
 make_venv() {
   local python
   python=$(find_python) || return
-  echo "making .venv with $("$python" --version)"
-  # Debian's Python makes a whole environment only with python3-venv; pip outside can fill one that has no pip.
-  if ! "$python" -m venv .venv >/dev/null 2>&1; then
-    rm -rf .venv
-    "$python" -m venv --without-pip .venv && "$python" -m pip --python .venv/bin/python install -qq pip
+  if ! [ -x .venv/bin/python ]; then
+    echo "making .venv with $("$python" --version)"
+    "$python" -m venv --without-pip .venv || return
   fi
+  # Debian's Python makes pip only with python3-venv; pip outside can install it.
+  .venv/bin/python -m pip --version >/dev/null 2>&1 ||
+    .venv/bin/python -m ensurepip --default-pip >/dev/null 2>&1 ||
+    "$python" -m pip --python .venv/bin/python install -qq pip
 }
 
 check_extras() {
@@ -36,13 +39,19 @@ for name in sys.argv[1].split(","):
 PYTHON
 }
 
+# What .venv depends on: the two files, and the version of Python, whose packages no other one sees.
+wanted() {
+  .venv/bin/python -c 'import hashlib, sys; print(hashlib.sha256(b"".join(open(f, "rb").read() for f in ("pyproject.toml", "constraints.txt")) + b"%d.%d" % sys.version_info[:2]).hexdigest())'
+}
+
+is_installed() {
+  [ -x .venv/bin/python ] && [ "$(cat ".venv/.installed-${1//,/-}" 2>/dev/null)" = "$(wanted)" ]
+}
+
 install() {
   local extras=$1 stamp hash
   stamp=.venv/.installed-${extras//,/-}
-  hash=$(.venv/bin/python -c 'import hashlib; print(hashlib.sha256(b"".join(open(f, "rb").read() for f in ("pyproject.toml", "constraints.txt"))).hexdigest())') || return
-  if [ "$(cat "$stamp" 2>/dev/null)" = "$hash" ]; then
-    return
-  fi
+  hash=$(wanted) || return
   grep -qsx "$hash" .venv/.installed-* || rm -f .venv/.installed-*
   echo "installing grpo_jax[$extras] into .venv (minutes, the first time)"
   case ",$extras," in
@@ -52,9 +61,17 @@ install() {
   echo "$hash" >"$stamp"
 }
 
-[ -x .venv/bin/python ] || make_venv || exit
-check_extras "$1" || exit 2
-install "$1" || exit
+if ! is_installed "$1"; then
+  # Others that start here meanwhile, such as the jobs of a cluster, wait.
+  exec 9>.venv.lock
+  if command -v flock >/dev/null; then flock 9 || true; fi
+  if ! is_installed "$1"; then
+    make_venv || exit
+    check_extras "$1" || exit 2
+    install "$1" || exit
+  fi
+  exec 9>&-
+fi
 export PYTHONUNBUFFERED=1        # lines appear as they are written, in a log file too
 export TOKENIZERS_PARALLELISM=false
 export TF_CPP_MIN_LOG_LEVEL=1    # of XLA, which shares its logging with TensorFlow: no chatter

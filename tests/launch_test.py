@@ -400,6 +400,31 @@ def test_a_job_that_was_cancelled_ends_for_good(tmp_path):
   assert (tmp_path / "calls").read_text().splitlines() == [SRUN, PYTHON]
 
 
+def test_one_task_on_each_node_has_all_of_its_gpus(tmp_path):
+  """Slurm tells the number of tasks only if it was asked for; with one for each GPU JAX picks."""
+  for tasks, gpus in (("", "0,1,2,3"), ("2", "0,1,2,3"), ("8", "")):
+    env = {"SLURM_NTASKS": tasks} if tasks else {}
+    folder = tmp_path / f"of{tasks}"
+    folder.mkdir()
+    job = cluster(folder, "exit 3", SLURM_NNODES="2", SLURM_GPUS_ON_NODE="4", **env)
+    assert job.wait(timeout=20) == 3
+    assert (folder / "calls").read_text().splitlines() == [f"{SRUN}{gpus}"]
+
+
+def test_an_environment_whose_making_was_interrupted_gets_its_pip(tmp_path):
+  """Python is there before pip is."""
+  head, found, _ = (LAUNCH / "venv.sh").read_text().partition("if ! is_installed")
+  assert found
+  (tmp_path / "functions.sh").write_text(head)
+  make = ". ./functions.sh; make_venv && .venv/bin/python -m pip --version"
+  env = {**os.environ, "PYTHON": sys.executable}
+  subprocess.run([sys.executable, "-m", "venv", "--without-pip", tmp_path / ".venv"], check=True)
+  done = subprocess.run(
+    ["bash", "-c", make], cwd=tmp_path, env=env, capture_output=True, text=True, timeout=120
+  )
+  assert done.returncode == 0 and done.stdout.startswith("pip "), done.stderr
+
+
 def test_a_failure_ends_a_job(tmp_path):
   job = cluster(
     tmp_path, TASK, "exit 3", SLURM_NTASKS="2", SLURM_NNODES="2", SLURM_GPUS_ON_NODE="4"
