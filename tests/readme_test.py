@@ -150,10 +150,12 @@ def test_a_loop_of_ones_own(program, tmp_path):
 
 @pytest.mark.slow
 def test_a_run_before_the_run(program, tmp_path):
-  (text,) = [text for language, text in section("A run before the run") if language == "python"]
+  (text,) = [
+    text for language, text in section("Two runs one after the other") if language == "python"
+  ]
   (tmp_path / "my_experiment.py").write_text(text)
   few = [f"--config.first.{s}" for s in (*FEW[:4], "sampler.group=1", *FEW[5:], "eval.problems=0")]
-  folder = run(program, tmp_path, [*command("A run before the run"), *few])
+  folder = run(program, tmp_path, [*command("Two runs one after the other"), *few])
   assert json.loads((folder / "first" / "result.json").read_text())["steps"] == 1
   assert json.loads((folder / "config.json").read_text())["init_from"] == f"{folder}/first"
 

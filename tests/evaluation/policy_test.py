@@ -240,6 +240,8 @@ def test_a_vote_that_cannot_be_counted_is_a_fault():
 
   found, _ = run([[1, 1], [2, 2]], [1, 2], group=2, batch=2, votes=boxes)
   assert found["maj@2"] == 0.5 and found["pass@1"] == 1.0
+  alone, _ = run([[1], [2]], [1, 2], group=1, batch=2, votes=boxes)
+  assert alone["reward_faults"] == 1 and alone["accuracy"] == 1.0
 
 
 def test_a_wrong_sample_of_an_evaluation_is_kept_with_reward_0():

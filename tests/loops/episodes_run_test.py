@@ -29,7 +29,7 @@ def test_a_run_learns_from_episodes(tmp_path):
   for line in steps:
     assert 1 <= line["turns/mean"] <= 3 and 0 < line["turns/read_share"] < 1
     assert np.isfinite(line["loss"]) and line["mismatch_max"] < 1.001
-    assert line["length/max"] <= 20 and "moved_nats" in line or line["step"] % 2 == 0
+    assert line["length/max"] <= 20 and ("moved_nats" in line) == (line["step"] % 2 == 1)
   assert sum(line["reward_faults"] for line in steps) > 0
   rows = lines_of(tmp_path, "samples.jsonl")
   some = [row for row in rows if len(row["turn_rewards"]) > 1]

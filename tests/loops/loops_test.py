@@ -35,7 +35,9 @@ def same(*keys: jax.Array) -> bool:
 
 
 def test_keys_of_each_purpose_seed_and_step_differ():
-  purposes = (build.INIT, build.SAMPLE, build.EVALUATE, build.CONTINUE, build.ADAPTERS)
+  purposes = [
+    getattr(build, name) for name in "INIT SAMPLE EVALUATE CONTINUE ADAPTERS CARRY".split()
+  ]
   keys = [
     build.key(seed, purpose, step) for seed in (0, 1) for purpose in purposes for step in (0, 1)
   ]
@@ -171,8 +173,8 @@ class Run:
   def steps(self) -> range:
     return range(5)
 
-  def log(self, step: int, numbers: dict[str, Any]) -> None:
-    self.logged.append(numbers)
+  def log(self, step: int, numbers: dict[str, Any], always: bool = False) -> None:
+    self.logged.append(numbers | {"always": always})
 
   def after(self, step: int, evaluate: bool = False) -> None:
     self.evaluated += [step] * evaluate
@@ -202,8 +204,8 @@ def test_an_iteration_samples_scores_learns_and_then_teaches(monkeypatch):
       self.trained = params
 
   def collect(asked: Collector, params: int, key: jax.Array, writer: Any) -> Any:
-    scored.append((params, [(m.name, m.weight, m.params) for m in asked.models], key))
-    return stub(rollouts=stub(lengths=np.ones(1))), {"tokens": 1}, {}
+    scored.append((params, [(m.name, m.weight, m.steps, m.params) for m in asked.models], key))
+    return stub(rollouts=stub(lengths=np.ones(1), sampled=None)), {"tokens": 1}, {}
 
   def teach(judge: Judge, kind: Any, replay: Any, step: int, *args: Any) -> dict[str, float]:
     judge.params += 1
@@ -233,6 +235,8 @@ def test_an_iteration_samples_scores_learns_and_then_teaches(monkeypatch):
   monkeypatch.setattr(iterative.checks, "check", lambda *args: None)
   monkeypatch.setattr(build, "model", lambda *args, **more: stub(decoder=None))
   monkeypatch.setattr(teaching, "kind_of", lambda *args: teaching.OUTCOME)
+  # process 0 says what kind it is: a reward may fail on another
+  monkeypatch.setattr(iterative.hosts, "gather", lambda own: [teaching.STEPS, own])
   monkeypatch.setattr(
     teaching, "labelled", lambda kind, batch, asked, config, step: f"pairs of {step}"
   )
@@ -242,7 +246,7 @@ def test_an_iteration_samples_scores_learns_and_then_teaches(monkeypatch):
   iterative.train(resolve(c), "unused")
   run = RUNS.pop()
   assert [(params, models) for params, models, _ in scored] == [
-    (step, [("reward_model", 0.5, step // 2)]) for step in range(5)
+    (step, [("reward_model", 0.5, True, step // 2)]) for step in range(5)
   ]
   assert all(
     same(key, build.key(c.seed, build.SAMPLE, step)) for step, (_, _, key) in enumerate(scored)
@@ -251,6 +255,7 @@ def test_an_iteration_samples_scores_learns_and_then_teaches(monkeypatch):
   assert kept == [(step, f"pairs of {step}") for step in range(5)] and forgotten == [-3, -3, -3]
   assert [n["iteration"] for n in run.logged] == [1, 1, 2, 2, 3] and run.evaluated == [1, 3]
   assert [n.get("reward_model/step") for n in run.logged] == [None, 1, None, 3, None]
+  assert [n["always"] for n in run.logged] == [False, True, False, True, False]
 
 
 def test_speeds_are_tokens_over_the_seconds_of_their_phases():

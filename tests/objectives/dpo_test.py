@@ -12,14 +12,23 @@ def test_dpo_is_the_written_out_loop():
   _, _, batch, out = cases.case("dpo")
   loss, metrics = dpo.loss(out, batch, cases.settings(dpo, beta=0.3))
   total = 0.0
+  rewards = []
   for pair in range(4):
     h = [0.0, 0.0]
     for side in range(2):
       for t in range(int(batch.lengths[pair, side])):
         h[side] += float(out.logprobs[pair, side, t]) - float(batch.ref_logprobs[pair, side, t])
     total -= np.log(1 / (1 + np.exp(-0.3 * (h[0] - h[1]))))
+    rewards.append((0.3 * h[0], 0.3 * h[1]))
   np.testing.assert_allclose(loss, total / 4, rtol=1e-5)
-  assert metrics["pair_accuracy"][1] == 4.0
+  chosen, rejected = np.array(rewards).T
+  for name, want in (
+    ("reward_chosen", chosen),
+    ("reward_rejected", rejected),
+    ("reward_margin", chosen - rejected),
+    ("pair_accuracy", chosen > rejected),
+  ):
+    np.testing.assert_allclose(metrics[name], (want.sum(), 4.0), rtol=1e-4, err_msg=name)
 
 
 def test_dpo():

@@ -1,5 +1,7 @@
 """The metrics that objectives report."""
 
+import dataclasses
+
 import jax.numpy as jnp
 import numpy as np
 import objective_cases as cases
@@ -22,6 +24,32 @@ def test_kl_metrics_are_of_the_policy_that_sampled():
   found = grpo.loss(out, batch, cases.settings(grpo))[1]
   np.testing.assert_allclose(found["old_kl"][0], 0.5 - 1 - np.log(0.5), rtol=1e-5)
   np.testing.assert_allclose(found["mismatch_kl"][0], 0.625 - 1 - np.log(0.625), rtol=1e-5)
+
+
+def test_means_are_over_the_tokens_that_are_trained():
+  """Two tokens of p = 1/2 and 1/4, under a reference of 1/4 for both and advantages of 1 and -2."""
+  lp, ref = jnp.log(jnp.array([0.5, 0.25])), jnp.log(jnp.array([0.25, 0.25]))
+  batch = cases.one_token_batch(lp, jnp.array([1.0, -2.0]), 1.0, old=lp)
+  batch = cases.replace(batch, ref_logprobs=jnp.broadcast_to(ref[:, None, None], batch.mask.shape))
+  out = cases.one_token_outputs(lp)
+  out = dataclasses.replace(
+    out, entropy=jnp.broadcast_to(jnp.array([[[0.7]], [[0.1]]]), batch.mask.shape)
+  )
+  found = grpo.loss(out, batch, cases.settings(grpo))[1]
+  mean = {name: float(found[name][0] / found[name][1]) for name in found}
+  k3 = [0.5 - 1 + np.log(2), 0.0]  # exp(d) - d - 1 with d = log(ref / pi)
+  for name, want in (
+    ("logprob", np.log(0.5) * 1.5),
+    ("entropy", 0.4),
+    ("advantage_abs", 1.5),
+    ("kl", np.mean(k3)),
+    ("kl_k1", np.log(2) / 2),
+    ("surrogate", -0.5),
+  ):
+    np.testing.assert_allclose(mean[name], want, atol=1e-6, err_msg=name)
+  one = cases.replace(batch, mask=batch.mask.at[1].set(0.0), weights=batch.weights.at[1].set(0.0))
+  total, count = grpo.loss(out, one, cases.settings(grpo))[1]["kl_k1"]
+  np.testing.assert_allclose(total / count, np.log(2), rtol=1e-6)
 
 
 def test_what_the_two_sided_clip_stops_is_counted_apart():

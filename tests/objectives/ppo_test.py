@@ -125,3 +125,18 @@ def test_imitation_adds_the_log_likelihood_of_right_completions():
   chosen = mask * right[..., None]
   assert 0 < chosen.sum() < mask.sum()
   np.testing.assert_allclose(pull[0] - pull[1], 0.1 * chosen / chosen.sum(), atol=1e-9)
+
+
+def test_values_returns_and_their_error_are_reported_apart():
+  _, _, batch, out = cases.case("ppo")
+  cfg = cases.settings(ppo, value_clip=0.0)
+  found, mask = ppo.loss(out, batch, cfg)[1], np.asarray(batch.mask)
+  values, returns = np.asarray(out.values), np.asarray(batch.extra["returns"])
+  for name, want in (
+    ("value", values),
+    ("return", returns),
+    ("value_loss", (values - returns) ** 2 / 2),
+  ):
+    np.testing.assert_allclose(
+      found[name], ((want * mask).sum(), mask.sum()), rtol=1e-4, err_msg=name
+    )

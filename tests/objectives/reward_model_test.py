@@ -17,3 +17,20 @@ def test_reward_model_reads_the_last_token_only():
   last = np.asarray(common.last_token(batch.lengths, 6))
   np.testing.assert_array_equal(np.asarray(slope)[~last], 0.0)
   assert np.all(np.asarray(slope)[:, 0].sum(1) < 0) and np.all(np.asarray(slope)[:, 1].sum(1) > 0)
+
+
+def test_a_pair_counts_once_whatever_its_length():
+  """-log sigma(chosen - rejected), on the mean over the pairs; and the metrics of the pairs."""
+  _, _, batch, out = cases.case("reward_model")
+  loss, metrics = reward_model.loss(out, batch, cases.settings(reward_model))
+  last = np.asarray(common.last_token(batch.lengths, 6))
+  chosen, rejected = (np.asarray(out.scores) * last).sum(2).T
+  assert len({*np.asarray(batch.lengths).ravel().tolist()}) > 1
+  each = np.log1p(np.exp(rejected - chosen))
+  np.testing.assert_allclose(loss, each.mean(), rtol=1e-5)
+  for name, want in (
+    ("pair_loss", each),
+    ("reward_margin", chosen - rejected),
+    ("pair_accuracy", chosen > rejected),
+  ):
+    np.testing.assert_allclose(metrics[name], (want.sum(), len(each)), rtol=1e-5, err_msg=name)

@@ -10,9 +10,10 @@ import pytest
 import tiny
 from tiny_turns import Ids, environment, reset, step
 
+from grpo_jax.environments import base
 from grpo_jax.ops import decoding
 from grpo_jax.packing.plan import Packing
-from grpo_jax.sampling import episodes, rollouts, stream
+from grpo_jax.sampling import episodes, generate, rollouts, stream
 from grpo_jax.types import STOPPED, TRUNCATED, Completion, Example, Rollouts
 
 LONG = 24  # L of the episodes; one token in three stops, so that a turn has three or so
@@ -107,6 +108,31 @@ def test_episodes_are_those_of_the_slow_twin(slots):
   assert_played(got, want)
   assert set(want["turns"][want["turns"] > 0]) >= {1, 2, 3, 4} and not faults
   assert 0 < statistics["slot_use"] <= 1 and statistics["decode_steps"] > 0
+
+
+def test_a_problem_is_the_game_that_its_number_says_whatever_the_noise():
+  """As in each evaluation: `reset` is given that number, and not one of the key."""
+  begun: list[tuple[str, int]] = []
+
+  def begin(example: Example, key: int) -> Any:
+    begun.append((example.question, int(key)))
+    return reset(example, key)
+
+  numbers = np.arange(100, 100 + tiny.P, dtype=np.uint32)
+  for seed in (0, 1):
+    own = environment()
+    own.workers.functions = base.Functions(begin, step)  # type: ignore[attr-defined]
+    made = generate.Generator(
+      tiny.make_sampler(max_length=LONG),
+      tiny.sizes(),
+      Ids(),  # type: ignore[arg-type]
+      lambda question: [int(question) + 1],
+      2,
+      environment=own,
+    )
+    generate.generate(made, tiny.params(), EXAMPLES, jax.random.key(seed), games=numbers)
+  assert set(begun) == {(str(n), 100 + n) for n in range(tiny.P) if n != 5}
+  assert len(begun) == 2 * (tiny.P - 1) * tiny.G
 
 
 def test_limits_of_turns_and_of_their_tokens():

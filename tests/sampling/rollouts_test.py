@@ -57,6 +57,15 @@ def test_statistics():
   assert host.statistics(rollouts([[0]], longest=4)) == {}
 
 
+def test_turns_are_counted_and_what_was_read():
+  """Two turns and one, of 3 + 1 + 2 = 6 sampled tokens of 8; a filler counts for nothing."""
+  sampled = np.array([[[1, 1, 1, 0, 1], [1, 1, 0, 0, 0], [0] * 5]], bool)
+  r = dataclasses.replace(rollouts([[5, 3, 0]], longest=5), sampled=sampled)
+  assert host.turn_statistics(r) == {
+    "turns/mean": 1.5, "turns/max": 2, "turns/read_share": 0.25,
+  }  # fmt: skip
+
+
 def test_completions_leave_the_stop_token_out_of_the_text_and_in_the_tokens():
   r = rollouts([[3, 4], [0, 1]], [[STOPPED, TRUNCATED], [STOPPED, STOPPED]], longest=4)
   (first, cut), (none, only_end) = host.completions(r, Letters())

@@ -36,10 +36,6 @@ def _jsonl(path, question):
   return str(path)
 
 
-def _rewards(*functions):
-  return ConfigDict({"functions": functions, "outcome_models": (), "process_models": ()})
-
-
 def test_sources():
   (data_set,) = registry.train_data(_data())
   source = data_set.open()

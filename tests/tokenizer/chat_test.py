@@ -5,12 +5,15 @@ tokens stop.
 import json
 
 import chat_templates
+import numpy as np
 import pytest
 
 from grpo_jax.data.loader import to_prompts
+from grpo_jax.environments import guess
 from grpo_jax.errors import DataError
+from grpo_jax.sampling import rollouts
 from grpo_jax.tokenizer import reading, steps
-from grpo_jax.types import Example
+from grpo_jax.types import STOPPED, Example
 
 FAMILIES = sorted(chat_templates.CHATS)
 QUESTIONS = ("Tom has 12 apples.\nHow many?", "  What is 2? \n", "\nx", "naïve — €7 <think> </s")
@@ -192,6 +195,22 @@ def test_special_tokens_in_an_observation_stay_text(family, folders):
     assert [i for i in got if i in specials] == [i for i in plain if i in specials]
     assert evil.replace(" ", "") in ours.decode(got, False).replace(" ", "")
   assert not set(ours.reply(evil, -1)) & specials
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_an_episode_in_a_chat_is_judged_by_its_last_turn(family, folders):
+  """A game of two turns, whose tokens of the template stand between them."""
+  ours, chat = reading.load(folders[family]), chat_templates.CHATS[family]
+  end = ours.special_id(chat.stops[0]) if chat.stops else ours.eos_id
+  ask = {"chat": True, "arguments": tuple(chat.asks[0].items())}
+  first, answer, last = (
+    [*ours.encode("16"), end], ours.reply("higher\n", end, **ask), [*ours.encode("20"), end],
+  )  # fmt: skip
+  ids = np.array(first + answer + last)
+  own = np.array([True] * len(first) + [False] * len(answer) + [True] * len(last))
+  found = rollouts.completion(ids, len(ids), STOPPED, ours, own)
+  assert guess.solved(Example("", "", "20", {}), found) == 1.0
+  assert guess.solved(Example("", "", "16", {}), found) == 0.0
 
 
 @pytest.mark.parametrize("family", FAMILIES)

@@ -134,6 +134,23 @@ def test_a_reward_that_fails_counts_as_wrong(monkeypatch):
   assert counts.faults == 4 and found.rewards is not None and found.rewards[0, 2, 1] == 0
 
 
+def test_continuations_that_other_hosts_judged_count(monkeypatch):
+  own = continuations.continue_prefixes
+  monkeypatch.setattr(continuations.hosts, "gather", lambda value: [value, (value[0] + 1, 2)])
+  found, failed = [], []
+
+  def counted(*args: Any) -> Any:
+    right, faults = own(*args)
+    found.append(right)
+    failed.append(faults)
+    return right, faults
+
+  monkeypatch.setattr(continuations, "continue_prefixes", counted)
+  label(monkeypatch, "hard")
+  assert found and all(each % 2 for right in found for each in right)  # n + (n + 1)
+  assert all(faults == 2 for faults in failed)
+
+
 def test_all_hosts_learn_what_the_reward_of_process_0_said(monkeypatch):
   asked: Any = []
   labeller = continuations.Labeller(

@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 
+from grpo_jax.loops.reward_data import replay
 from grpo_jax.loops.reward_data.replay import Replay, lessons
 from grpo_jax.types import Prompts, Rollouts
 
@@ -17,6 +18,14 @@ def pairs(first: int, count: int) -> Rollouts:
   return Rollouts(
     prompts, tokens, lengths, lengths * 0 + 1, zeros, zeros, zeros, zeros > 0, zeros[..., :1]
   )
+
+
+def test_no_process_reads_pairs_before_process_0_has_written_them(tmp_path, monkeypatch):
+  met = []
+  kept = Replay(str(tmp_path))
+  monkeypatch.setattr(replay.hosts, "gather", lambda own: met.append(kept.path(3).is_file()))
+  kept.add(3, pairs(0, 2))
+  assert met == [True]
 
 
 def numbers(lesson) -> list[int]:
