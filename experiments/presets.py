@@ -95,7 +95,7 @@ PRESETS: Table = {
     {
       "objective.clip_high": 4.0,
       "objective.aggregation": "group_token_mean",
-      "objective.scale": "batch",
+      "objective.scale": "advantages",
       "learner.mu": 4,
     },
   ),
@@ -105,8 +105,15 @@ PRESETS: Table = {
   "pass_at_k": ("grpo", {"objective.advantage": "pass_at_k"}),  # 2508.10751
   # 2505.15201; likewise
   "pkpo": ("grpo", {"objective.advantage": "pkpo", "objective.aggregation": "constant"}),
-  "opo": ("grpo", {"objective.advantage": "opo"}),  # 2505.23585
-  "otb": ("grpo", {"objective.advantage": "otb"}),  # 2602.07078
+  # baselines that are optimal where the gradient of a completion is a sum over its tokens
+  "opo": (
+    "grpo",
+    {"objective.advantage": "opo", "objective.aggregation": "constant"},
+  ),  # 2505.23585
+  "otb": (
+    "grpo",
+    {"objective.advantage": "otb", "objective.aggregation": "constant"},
+  ),  # 2602.07078
   "reinforce_pp": ("grpo", {"objective.advantage": "reinforce_pp"}),  # 2501.03262
   "reinforce_pp_baseline": ("grpo", {"objective.advantage": "reinforce_pp_baseline"}),
   "lite_ppo": (
@@ -136,7 +143,7 @@ PRESETS: Table = {
       **kept("geometric", math.exp(-0.5), 0),
     },
   ),
-  # 2603.01365, by completion and with open-instruct's bound
+  # 2603.01365, by completion; its bound was not found, and at 2 the mask acts on few completions
   "vaco": (
     "grpo",
     {

@@ -139,7 +139,8 @@ def otb(
     energy = energy * w**2
   returns = adv.returns_to_go(jnp.where(given, rewards, 0.0))
   relative = adv.optimal_token(returns, energy, scored)
-  return jnp.where(adv.flat(rewards, given)[:, None, None], 0.0, relative)
+  equal = adv.flat(rewards, given)[:, None] & _outcomes(rollouts, "otb")[2]  # steps and totals
+  return jnp.where(equal[..., None], 0.0, relative)
 
 
 def reinforce_pp(

@@ -21,7 +21,10 @@ from grpo_jax.types import Array, Metrics, Outputs, TrainBatch
 
 
 def settings() -> ConfigDict:
-  """Returns those settings of GRPO that CISPO reads, with the paper's mean over all tokens."""
+  """Returns those settings of GRPO that CISPO reads, with a mean over all tokens, as in TRL.
+
+  The paper's is over the tokens of a group: aggregation="group_token_mean".
+  """
   c = grpo.settings()
   c.aggregation = "token_mean"
   c.clip_high = 0.2  # the ratio weighs at most 1 + clip_high

@@ -3,7 +3,8 @@
     cov = (A - mean A) (log pi_old - mean log pi_old), means over all tokens of the batch
 
 A `share` of the batch's tokens is drawn at random among those with cov_low < cov < cov_high; their
-advantage is 0. All else is GRPO, its clip included. The draw is a function of the batch's tokens,
+advantage is 0. All else is GRPO, with a clip of the ratio to 0 to 2, as in the authors' script: the
+drawn tokens take the place of a closer one. The draw is a function of the batch's tokens,
 so a resumed run draws alike; it is made once for all updates on a rollout.
 
 The paper's share is 2e-4, its bounds are 1 and 5. Its authors' code draws in each microbatch, by
@@ -27,6 +28,7 @@ def settings() -> ConfigDict:
   """Returns the settings of GRPO, and Clip-Cov's own."""
   c = grpo.settings()
   c.aggregation = "token_mean"
+  c.clip_low = c.clip_high = 1.0
   c.share = 2e-4  # of the batch's tokens, at least one, that learns nothing
   c.cov_low = 1.0  # they are drawn among those whose covariance is above this
   c.cov_high = 5.0  # and below this

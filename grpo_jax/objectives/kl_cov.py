@@ -51,12 +51,10 @@ def prepare(rollouts: Rollouts, cfg: ConfigDict, advantages: Array | None) -> Tr
   """Returns GRPO's batch; `extra["held"]` is 1 on the chosen tokens."""
   batch = grpo.prepare(rollouts, cfg, advantages)
   old = common.require(rollouts.old_logprobs, "old_logprobs", cfg.name)
-  return dataclasses.replace(
-    batch,
-    extra={
-      "held": masked.largest(covariance(batch.advantages, old, batch.mask), batch.mask, cfg.share)
-    },
-  )
+  apart = covariance(batch.advantages, old, batch.mask)
+  # where no token has an advantage all are equal, and none stands out
+  held = masked.largest(apart, batch.mask, cfg.share) * (apart != 0)
+  return dataclasses.replace(batch, extra={"held": held})
 
 
 def covariance(advantages: Array, logprobs: Array, mask: Array) -> Array:

@@ -37,7 +37,9 @@ def advantage() -> ConfigDict:
   c.advantage_arguments = ()  # keyword arguments of one of yours: (("name", value), ...)
   # what a reward is compared with: the group's mean, or leave_one_out (the others' mean)
   c.baseline = "mean"
-  c.scale = "group"  # then divided by the std of: group, batch, none
+  # then divided by the std of the rewards of the group, of those of the batch, of all advantages of
+  # the batch, or by nothing: group, batch, advantages, none
+  c.scale = "group"
   c.ddof = 1  # of the std in scale: 1 divides by n - 1, 0 by n
   c.eps = 1e-4  # added to the std in scale
   c.attempts = 4  # pass_at_k, pkpo: k of pass@k

@@ -19,7 +19,7 @@ from grpo_jax.types import Array
 
 Triple = tuple[Array, Array, Array]
 BASELINES = ("mean", "leave_one_out")
-SCALES = ("group", "batch", "none")
+SCALES = ("group", "batch", "advantages", "none")
 
 
 def totals(rewards: Array | np.ndarray, given: Array | np.ndarray) -> Array | np.ndarray:
@@ -63,7 +63,8 @@ def group_relative(
     rewards: [P, G, L] float.
     given: [P, G, L] bool.
     baseline: "mean" of the group, or "leave_one_out", the mean of the *other* completions.
-    scale: std of the "group", of all rewards of the "batch" (as TRL: raw, not centred), or "none".
+    scale: std of the "group", of all rewards of the "batch" (as TRL: raw, not centred), of all
+      "advantages" of the batch (ScaleRL, 2510.13786: no spread between prompts), or "none".
     ddof: the std divides by n - ddof.
     eps: added to the std.
 
@@ -92,6 +93,8 @@ def group_relative(
     centred = centred / (masked.masked_std(rewards, kept, (1, 2), ddof, keepdims=True) + eps)
   elif scale == "batch":
     centred = centred / (masked.masked_std(rewards, kept, None, ddof) + eps)
+  elif scale == "advantages":
+    centred = centred / (masked.masked_std(centred, kept, None, ddof) + eps)
   equal = flat(rewards, given, ddof)
   return jnp.where(given & ~equal[:, None, None], centred, 0.0)
 
@@ -167,7 +170,8 @@ def step_returns(
     rewards: [P, G, L] float.
     given: [P, G, L] bool.
     real: [P, G] bool, false for completions that only fill the batch.
-    scale: rms of the differences over the steps of the "group", of the "batch", or "none".
+    scale: rms of the differences over the steps of the "group", of the "batch" ("advantages": the
+      same), or "none".
     ddof: the rms of n steps divides by n - ddof.
     eps: added to the rms.
 

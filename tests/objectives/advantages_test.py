@@ -161,6 +161,22 @@ def test_otb_weighs_by_the_policy_that_sampled():
     named.otb(cases.replace(r, old_sum_of_squares=None))
 
 
+def test_otb_compares_returns_where_steps_have_rewards():
+  """A step of 1 beside two of 1: equal steps, and different returns."""
+  r = outcomes([[1, 2]], [[2, 2]])
+  given = jnp.array([[[False, True], [True, True]]])
+  given = jnp.pad(given, [(0, 0), (0, 0), (0, r.tokens.shape[2] - 2)])
+  old = jnp.full(r.tokens.shape, jnp.log(0.5))
+  r = cases.replace(
+    r,
+    rewards=given * 1.0,
+    given=given,
+    old_logprobs=old,
+    old_sum_of_squares=jnp.full(r.tokens.shape, 0.5),
+  )
+  np.testing.assert_allclose(named.otb(r)[0, :, :2], [[-0.5, 0.0], [0.5, 0.0]], atol=1e-6)
+
+
 def test_otb_weighs_by_the_square_of_the_weight_for_the_sampler():
   """Doubles the probability of the second completion's token: its energy counts four times."""
   r = outcomes([[1, 0], [1, 0]], [[1, 1], [1, 1]])

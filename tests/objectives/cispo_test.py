@@ -24,12 +24,13 @@ def test_cispo_is_the_capped_ratio():
   check(cispo, out, batch, cfg, jnp.minimum(rho, 1.2) * batch.advantages)
 
 
-def test_scale_rl_has_a_cap_of_5_and_the_std_of_the_batch():
+def test_scale_rl_has_a_cap_of_5_and_the_std_of_all_advantages():
   r = cases.rollouts()
   out = cases.outputs(r, spread=2.0)
   batch, cfg = prepared(cispo, r, **cases.of_preset("scale_rl"))
   total = jnp.sum(jnp.where(r.given, r.rewards, 0.0), axis=2)
-  advantages = (total - total.mean(axis=1, keepdims=True)) / (total.std(ddof=1) + 1e-4)
+  centred = total - total.mean(axis=1, keepdims=True)
+  advantages = centred / (centred.std(ddof=1) + 1e-4)
   rho = jnp.exp(out.logprobs - r.old_logprobs)
   assert 0 < jnp.mean(rho[batch.mask > 0] > 5) < 1
   np.testing.assert_allclose(batch.advantages, advantages[..., None] * batch.mask, rtol=1e-5)

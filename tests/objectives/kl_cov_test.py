@@ -53,3 +53,9 @@ def test_on_policy_it_is_reinforce():
 def test_a_share_of_nothing_is_refused():
   with pytest.raises(SettingError, match="share=0.0: use a number from 1e-06 to 1"):
     cases.settings(kl_cov, share=0.0)
+
+
+def test_where_no_token_has_an_advantage_none_is_held():
+  r = cases.rollouts()
+  flat = cases.replace(r, rewards=jnp.zeros_like(r.rewards))
+  assert not np.asarray(prepared(kl_cov, flat)[0].extra["held"]).any()

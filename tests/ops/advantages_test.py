@@ -56,6 +56,9 @@ def test_scales_and_baselines():
   np.testing.assert_allclose(last(scale="none"), centred, atol=1e-6)
   np.testing.assert_allclose(last(scale="batch"), centred / (scores.std(ddof=1) + 1e-4), rtol=1e-5)
   np.testing.assert_allclose(
+    last(scale="advantages"), centred / (centred.std(ddof=1) + 1e-4), rtol=1e-5
+  )
+  np.testing.assert_allclose(
     last(scale="group", ddof=0, eps=1e-2),
     centred / (scores.std(1, keepdims=True) + 1e-2),
     rtol=1e-5,
