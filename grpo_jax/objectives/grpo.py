@@ -113,12 +113,13 @@ def kl_term(logprobs: Array, old: Array, ref: Array | None, cfg: ConfigDict) -> 
   """Returns beta * KL of each token, 0 if the KL is not in the loss. Shapes [P, G, L]."""
   if not cfg.beta or in_reward(cfg):
     return jnp.zeros_like(logprobs)
-  kl = divergences.kl_estimate(
-    logprobs, common.require(ref, "ref_logprobs", cfg.name), cfg.kl_estimator
-  )
-  if cfg.kl_weighted:
-    kl = surrogate.token_ratio(logprobs, old) * kl
-  return cfg.beta * kl
+  ref = common.require(ref, "ref_logprobs", cfg.name)
+  if not cfg.kl_weighted:
+    return cfg.beta * divergences.kl_estimate(logprobs, ref, cfg.kl_estimator)
+  weight = surrogate.token_ratio(logprobs, old)
+  if cfg.kl_estimator == "k3":
+    return cfg.beta * divergences.weighted_k3(weight, logprobs, ref)
+  return cfg.beta * weight * divergences.kl_estimate(logprobs, ref, cfg.kl_estimator)
 
 
 def loss(outputs: Outputs, batch: TrainBatch, cfg: ConfigDict) -> tuple[Array, Metrics]:

@@ -52,7 +52,7 @@ def weighted_divergence(logprobs: Array, old: Array, ref: Array, divergence: str
   if divergence == "reverse":
     return weight * divergences.k1(logprobs, ref)
   if divergence == "reverse_unnormalised":
-    return weight * divergences.k3(logprobs, ref)
+    return divergences.weighted_k3(weight, logprobs, ref)
   cross = -surrogate.token_ratio(ref, old) * logprobs
   return cross if divergence == "forward" else weight + cross
 

@@ -24,11 +24,12 @@ includes it.
 
 d is not clamped from below, so that a token which the reference finds impossible (log pi_ref =
 -115) counts as such. From above it is clamped to 20, where k3 is 5e8 already; beyond that k3 is
-constant and has no gradient. TRL clamps neither.
+constant and has no gradient (`weighted_k3` keeps its own). TRL clamps neither.
 
 Both arguments of every function have one shape, [...]; nothing is broadcast.
 """
 
+import jax
 import jax.numpy as jnp
 
 from grpo_jax.errors import SettingError
@@ -58,6 +59,18 @@ def k3(logprobs: Array, ref_logprobs: Array) -> Array:
   shapes.assert_same(logprobs, ref_logprobs)
   d = jnp.minimum(ref_logprobs - logprobs, MAX_LOG_RATIO)
   return jnp.expm1(d) - d
+
+
+def weighted_k3(weight: Array, logprobs: Array, ref_logprobs: Array) -> Array:
+  """Returns w k3, with the gradient -w d by log pi. Shapes [...].
+
+  That is the gradient of the product, w = pi / pi_old included. Differentiated as a product it is
+  the difference of two terms of w exp(d), of which float32 keeps nothing at d = 20; and above that,
+  where k3 is constant, w k3 would push pi away from a token that the reference likes.
+  """
+  kept = jax.lax.stop_gradient
+  slope = kept(weight * k1(logprobs, ref_logprobs))
+  return kept(weight * k3(logprobs, ref_logprobs)) + slope * (logprobs - kept(logprobs))
 
 
 ESTIMATORS = {"k1": k1, "k2": k2, "k3": k3}

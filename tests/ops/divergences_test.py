@@ -50,6 +50,29 @@ def test_an_impossible_reference_is_not_clamped_and_an_enormous_one_is_finite():
   )
 
 
+@pytest.mark.parametrize(
+  "new, old, ref",
+  [
+    (-1.0, -1.2, -0.7),
+    (-20.9, -20.9, -1.0),
+    (-21.1, -21.1, -1.0),
+    (-22.0, -4.0, -0.5),
+    (-0.6, -0.6, -115.0),
+  ],
+)
+def test_a_weighted_k3_pulls_towards_the_reference_however_far_it_is(new, old, ref):
+  """Its gradient by log pi is w log(pi / pi_ref), w included; in float32 the product loses it."""
+
+  def value(logprobs):
+    return divergences.weighted_k3(jnp.exp(logprobs - old), logprobs, jnp.float32(ref))
+
+  np.testing.assert_allclose(
+    jax.grad(value)(jnp.float32(new)), np.exp(new - old) * (new - ref), rtol=1e-5
+  )
+  want = np.exp(new - old) * divergences.k3(jnp.float32(new), jnp.float32(ref))
+  np.testing.assert_allclose(value(jnp.float32(new)), want, rtol=1e-5)
+
+
 LOGITS = jnp.array([0.3, -0.5, 1.1, 0.0])
 OLD = jax.nn.log_softmax(jnp.array([0.9, 0.2, -0.3, 0.1]))
 REF = jax.nn.log_softmax(jnp.array([-0.7, 0.6, 0.4, 0.2]))
