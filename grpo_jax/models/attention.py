@@ -51,6 +51,10 @@ class AttentionSpec:
     """Returns the factor that queries are multiplied by."""
     return head_dim**-0.5 if self.scale is None else self.scale
 
+  def scaled(self, q: Array) -> Array:
+    """Returns queries `[..., d]` times `query_scale`, which bfloat16 need not hold."""
+    return (q.astype(jnp.float32) * self.query_scale(q.shape[-1])).astype(q.dtype)
+
 
 def by_kv_head(q: Array, kv_heads: int) -> Array:
   """Returns queries `[..., H, d]` as `[..., K, M, d]`, M query heads for each key/value head."""
@@ -185,7 +189,7 @@ def attend(spec: AttentionSpec, q: Array, k: Array, v: Array, visible: Array) ->
   """
   *lead, t, kv, m, d = q.shape
   product = functools.partial(jnp.einsum, precision=precision(q.dtype))
-  q = jnp.moveaxis(q * spec.query_scale(d), -4, -2).reshape(*lead, kv, m * t, d)
+  q = jnp.moveaxis(spec.scaled(q), -4, -2).reshape(*lead, kv, m * t, d)
   s = soft_cap(
     product("...qd,...ds->...qs", q, k, preferred_element_type=jnp.float32), spec.soft_cap
   )
@@ -255,7 +259,7 @@ def splash(
   *lead, t, kv, m, d = q.shape
   n, s = math.prod(lead), k.shape[-3]
   unit = LANES if s <= BLOCKS[0] else BLOCKS[0]  # few large blocks of keys
-  q_NxHxTxd = _heads_first(q * spec.query_scale(d), len(lead), LANES)
+  q_NxHxTxd = _heads_first(spec.scaled(q), len(lead), LANES)
   k_NxKxSxd, v_NxKxSxd = (_heads_first(x, len(lead), unit) for x in (k, v))
   kernel = _splash_kernel(spec, q_NxHxTxd.shape, k_NxKxSxd.shape, s - t, interpret)
   if real is None:

@@ -186,7 +186,7 @@ def attend_slots(
   """
   s, kv_heads, d = k.shape
   cache = write_token(cache, block, column, k, v)
-  q_SxKxMxd = (q * spec.query_scale(d)).reshape(s, kv_heads, -1, d)
+  q_SxKxMxd = spec.scaled(q).reshape(s, kv_heads, -1, d)
   q_by_prompt = by_prompt(q_SxKxMxd, cache.prompt.keys.x.shape[0])
   read = cache.ring[: len(masks) - 1]
   scores = [by_slot(score(spec, q_by_prompt, cache.prompt.keys), s)]
