@@ -255,7 +255,7 @@ def _export(folder: str) -> tuple[str, str]:
   tensors = headers.read_headers(path)
   files = {tensor.file for tensor in tensors.values()}
   if provenance.has_gone_on(folder):
-    end = provenance.ended_at(folder)
+    end = provenance.exported_at(folder)
     return "note", f"of step {end}, and the run has gone on since; {len(tensors)} tensors"
   return "ok", f"{len(tensors)} tensors in {len(files)} files, by their headers"
 

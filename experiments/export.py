@@ -16,6 +16,7 @@ from absl import app, flags, logging
 
 from experiments import arguments, sources
 from experiments.progress import Progress
+from grpo_jax.config import settings, table
 from grpo_jax.errors import CheckpointError, SettingError
 from grpo_jax.io import storage
 from grpo_jax.run import finished, provenance
@@ -77,7 +78,7 @@ def export(workdir: str, step: int | None, part: str, out: str, adapter: bool = 
   began = weights.began_with(config, part)
   base = weights.find_source(began)[0]
   if adapter:
-    if (lora := adapters.make_lora(config.get("lora") or {})) is None:
+    if (lora := adapters.make_lora(table.from_json(settings.Lora, config.get("lora")))) is None:
       raise SettingError(f"--adapter: {workdir} has lora.rank=0 and no adapters; leave it out")
     trained = weights.restore_trained(
       workdir, dataclasses.replace(decoder, lora=lora), step, learner=part

@@ -151,7 +151,7 @@ def step_of(path: str, step: int | None) -> int | None:
   from grpo_jax.setup import weights
 
   _, unfinished = weights.find_source(path)
-  return finished.latest(finished.directory(path)) if unfinished else provenance.ended_at(path)
+  return finished.latest(finished.directory(path)) if unfinished else provenance.exported_at(path)
 
 
 def model(experiment: "Experiment", path: str, step: int | None) -> "build.Model":

@@ -64,6 +64,7 @@ def train(experiment: Experiment, workdir: str) -> None:
   )
   policy = Policy(experiment, model, experiment.sampler.temperature, collector.generator.sizes)
   dtype = provenance.weights_dtype(judge_config.init_from)
+  base = weights.find_source(judge_config.init_from)[0]
   reference, replay, cfg = Reference(policy), Replay(workdir), experiment.iterative
   learners: dict[str, Trained] = {"policy": policy, NAME: judge, weights.REFERENCE: reference}
   models = functools.partial(current_models, collector.models, judge, cfg.weight, kind.steps)
@@ -99,7 +100,7 @@ def train(experiment: Experiment, workdir: str) -> None:
     if experiment.checkpoint.export and not run.stopped:
       out = storage.place(workdir) / NAME
       with run.writer.phase("export"):
-        export_merged(out, judge.model, judge.params, dtype, judge_config.init_from, run.writer)
+        export_merged(out, judge.model, judge.params, dtype, base, run.writer)
 
 
 def current_models(

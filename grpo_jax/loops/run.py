@@ -32,7 +32,7 @@ from grpo_jax.run.profiler import Profiler
 from grpo_jax.run.watch import Watch
 from grpo_jax.run.writer import Number, Writer
 from grpo_jax.sandbox import deadline
-from grpo_jax.setup import build, depends, outputs, room, unread
+from grpo_jax.setup import build, depends, outputs, room, unread, weights
 from grpo_jax.setup.experiment import Experiment
 
 POLICY = checkpoint.LEARNER  # the name of the learner that is evaluated and exported
@@ -78,11 +78,10 @@ class Run:
     self.started = time.perf_counter()
     self.experiment, self.folder, self.model = experiment, folder, model
     self.working_directory = os.getcwd()  # relative paths of the config start here until the end
-    self.data, self.learners = data, learners
-    self.evaluator = evaluator
-    # read now: the folder of the first weights may be gone when the run ends
+    self.data, self.learners, self.evaluator = data, learners, evaluator
+    # read now: the folder of the first weights may be gone, or another, when the run ends
     self.dtype = provenance.weights_dtype(experiment.init_from)
-    self.stopped = False
+    self.base, self.stopped = weights.find_source(experiment.init_from)[0], False
     self.watch = Watch(experiment.sampler.max_length, rule)
     depends_on = depends.gather(experiment, model.tokenizer, data, evaluator)
     inputs.check_hosts(depends_on)
@@ -222,13 +221,7 @@ class Run:
       yield step
 
   def log(self, step: int, metrics: Mapping[str, Number], always: bool = False) -> None:
-    """Writes the metrics of a step and ends a run that is not finite any more.
-
-    Args:
-      step: that was done.
-      metrics: of it.
-      always: writes a line even if others are left out, since it has what they have not.
-    """
+    """Writes the metrics of a step (`always` as a line), and ends a run that is not finite."""
     first_step = time.perf_counter() - self.started
     if step == self.first:
       metrics = {**metrics, "time/first_step": first_step}
@@ -327,7 +320,8 @@ class Run:
       self.export()
     self._check_lock()
     if jax.process_index() == 0:
-      export.write_result(self.folder, before, after, experiment.steps, self.seconds)
+      how = experiment.steps, self.seconds, experiment.checkpoint.export
+      export.write_result(self.folder, before, after, *how)
       manifest.record(self.folder, manifest.END)
     self.writer.say(
       f"{self.evaluator.summary(before, after)}, {experiment.steps} steps, {self.seconds:.0f} s; "
@@ -338,12 +332,12 @@ class Run:
     """Writes the policy or reward model to DIR/export, and its adapters to DIR/adapter."""
     with self.writer.phase("export"):
       self._check_lock()
-      folder, source = storage.place(self.folder), self.experiment.init_from
+      folder, base = storage.place(self.folder), self.base
       learner = self.learners[POLICY]
       export.export_merged(
-        folder / "export", self.model, learner.params, self.dtype, source, self.writer
+        folder / "export", self.model, learner.params, self.dtype, base, self.writer
       )
-      export.export_adapters(folder / "adapter", self.model, learner, source)
+      export.export_adapters(folder / "adapter", self.model, learner, base)
 
 
 def recorded(experiment: Experiment) -> Json:

@@ -28,15 +28,32 @@ def run_of(path: str) -> str:
 
 @as_kind(CheckpointError)
 def ended_at(run: str) -> int | None:
-  """Returns the step at which a run ended and wrote its export; None if it has not ended."""
+  """Returns the step at which a run ended; None if it has not ended."""
+  return _result(run).get("steps")
+
+
+@as_kind(CheckpointError)
+def exported_at(run: str) -> int | None:
+  """Returns the step of a run's export; None if it has none.
+
+  A run may end later without another (`checkpoint.export`). Before that was told apart, it was the
+  step at which the run ended.
+  """
+  result = _result(run)
+  return result.get("exported", result.get("steps"))
+
+
+def _result(run: str) -> Json:
+  """Returns the result.json of a run, {} if there is none."""
   result = model_folder.read_json(f"workdir={run}", storage.place(run), "result.json") or {}
-  model_folder.check(f"workdir={run}", "result.json", result, {"steps": kinds.Whole(0)})
-  return result.get("steps")
+  steps = dict.fromkeys(("steps", "exported"), kinds.Whole(0))
+  model_folder.check(f"workdir={run}", "result.json", result, steps)
+  return result
 
 
 def has_gone_on(run: str) -> bool:
-  """Returns whether a run was resumed after it had finished, so that its export is stale."""
-  end, last = ended_at(run), finished.latest(finished.directory(run))
+  """Returns whether a run has made steps since its export, which is stale then."""
+  end, last = exported_at(run), finished.latest(finished.directory(run))
   return end is not None and last is not None and end < last
 
 

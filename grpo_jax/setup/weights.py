@@ -150,8 +150,9 @@ def restore(
   source = began_with(config, learner)
   folder, unfinished = find_source(source)
   if unfinished or not storage.place(folder).is_dir():
+    gone = "has gone on since" if unfinished else "is not there"
     raise CheckpointError(
-      f"workdir={run}: its adapters stand on init_from={source!r}, which is not there; put it back"
+      f"workdir={run}: its adapters stand on init_from={source!r}, which {gone}; put it back"
     )
   headless = ("score",) if scores and not read_shape(folder).scores else ()
   base = split(load(folder, decoder.base, headless, adapters.base_dtype(section, folder)))[0]

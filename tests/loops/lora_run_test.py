@@ -15,7 +15,7 @@ import safetensors.numpy
 import tiny
 import tiny_runs
 
-from experiments import sources
+from experiments import export, sources
 from grpo_jax.errors import CheckpointError
 from grpo_jax.loops import reward_model
 from grpo_jax.models.decoder import Decoder
@@ -117,6 +117,10 @@ def test_adapters_alone_are_trained_and_saved(name, base, tmp_path):
   )
   adapter = safetensors.numpy.load_file(run / "adapter" / "adapter_model.safetensors")
   assert len(adapter) == 2 * 7 * model.decoder.config.layers + (name == "reward_model")
+  export.export(str(run), None, "policy", str(tmp_path / "adapter"), adapter=True)
+  by_command = safetensors.numpy.load_file(tmp_path / "adapter" / "adapter_model.safetensors")
+  assert adapter.keys() == by_command.keys()
+  assert all((adapter[key] == by_command[key]).all() for key in adapter)
 
 
 def test_iterative_moves_its_reference_and_teaches_by_adapters(base, tmp_path):
