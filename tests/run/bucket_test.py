@@ -12,6 +12,7 @@ import subprocess
 import sys
 import time
 import types
+from typing import Any
 
 import bucket
 import conftest
@@ -24,10 +25,10 @@ from checkpoint_test import abstract, equal, make_state
 from hf_test import assert_same, decoder, saved
 
 from grpo_jax.distributed import inputs
-from grpo_jax.errors import DataError, SettingError
+from grpo_jax.errors import DataError, SettingError, StorageError
 from grpo_jax.io import storage
 from grpo_jax.loops import offline
-from grpo_jax.models.hf import headers, tensors
+from grpo_jax.models.hf import headers, tensors, writing
 from grpo_jax.run import checkpoint, lock, workdir
 from grpo_jax.setup import defaults, weights
 from grpo_jax.tokenizer import making, reading
@@ -35,6 +36,38 @@ from grpo_jax.types import Prompts, Rollouts
 
 pytestmark = pytest.mark.usefixtures("served")
 ROOT = f"gs://{bucket.NAME}"
+
+
+@pytest.mark.parametrize("killed", [True, False])
+def test_an_export_that_was_cut_off_is_written_again(killed, monkeypatch):
+  """Its objects are copied one by one; a kill leaves some, an error of the network likewise."""
+  target = storage.place(f"{ROOT}/cut_off_{killed}/export")
+
+  def write(text: str) -> None:
+    place = writing.check_target(str(target), "config.json", "a model")
+    with writing.replacing(place, last="config.json") as part:
+      assert part is not None
+      for name in ("config.json", "model.safetensors", "tokenizer.json"):
+        (part / name).write_text(text)
+
+  files, copied = storage.files(), []
+  own = files.cp_file
+
+  def copy(*args: Any, **named: Any) -> Any:
+    copied.append(args)
+    if len(copied) == 2:
+      raise SystemExit if killed else ConnectionResetError
+    return own(*args, **named)
+
+  with monkeypatch.context() as patch:
+    patch.setattr(files, "cp_file", copy)
+    with pytest.raises(SystemExit if killed else StorageError):
+      write("first")
+  assert not (target / "config.json").exists()
+  write("second")
+  assert (target / "model.safetensors").read_text() == "second"
+  with pytest.raises(SettingError, match="holds something else than a model"):
+    writing.check_target(str(target.parent), "config.json", "a model")
 
 
 def test_a_checkpoint_comes_back_and_a_damaged_one_is_set_aside():

@@ -1,6 +1,7 @@
 """A run's folder: what is saved comes back bit for bit, and nothing that was saved is ever lost."""
 
 import errno
+import json
 import os
 import resource
 import signal
@@ -15,6 +16,7 @@ import pytest
 from conftest import ROOT, environment
 
 from grpo_jax.errors import CheckpointError, StorageError
+from grpo_jax.io import storage
 from grpo_jax.learning import optimizer, state
 from grpo_jax.run import checkpoint
 from grpo_jax.setup import defaults
@@ -232,6 +234,8 @@ def test_a_damaged_checkpoint_is_passed_over_and_set_aside(saved, tmp_path):
   [
     (OSError(errno.ESTALE, "stale"), StorageError, "cannot be read now .*nothing was changed"),
     (ValueError("x os_error_code='116' y"), StorageError, "cannot be read now"),
+    (TimeoutError(), StorageError, "cannot be read now"),
+    (PermissionError(errno.EACCES, "denied"), StorageError, "cannot be read now"),
     (MemoryError(), CheckpointError, "not enough memory to restore it"),
     (jax.errors.JaxRuntimeError("RESOURCE_EXHAUSTED: 9 GB"), CheckpointError, "not enough memory"),
   ],
@@ -247,6 +251,21 @@ def test_a_checkpoint_that_may_be_whole_is_not_set_aside(saved, monkeypatch, err
   with pytest.raises(kind, match=said):
     saved.restore_latest({"policy": abstract(make_state())})
   assert saved.latest() == 2 and not saved.directory.with_name("damaged").exists()
+
+
+@pytest.mark.parametrize(
+  ("error", "later"),
+  [
+    (type("HttpError", (Exception,), {"__module__": "gcsfs.retry"})("503"), True),
+    (ValueError("UNAVAILABLE: Error reading gs://b/c"), True),
+    (ConnectionResetError(), True),
+    (ValueError("DATA_LOSS: Error decoding"), False),
+    (FileNotFoundError(), False),
+    (json.JSONDecodeError("x", "y", 0), False),
+  ],
+)
+def test_a_bucket_that_does_not_answer_damages_nothing(error, later):
+  assert checkpoint._may_answer_later(storage.place("gs://bucket/run/1"), error) == later
 
 
 def test_a_save_for_which_there_is_no_memory_blames_no_disk(tmp_path, monkeypatch):

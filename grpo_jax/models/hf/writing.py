@@ -23,12 +23,19 @@ def check_target(folder: str | os.PathLike, marker: str, what: str) -> storage.P
     what: contents of such a folder, in words.
   """
   target = storage.absolute(folder)
-  earlier = (target / marker).is_file()
+  # in a bucket, one whose writing ended before its marker is ours as well
+  begun = storage.in_bucket(target) and part_of(target).exists()
+  earlier = begun or (target / marker).is_file()
   if target.exists() and not earlier and (target.is_file() or any(target.iterdir())):
     raise SettingError(
       f"export: {target} holds something else than {what}; an empty or new folder would work"
     )
   return target
+
+
+def part_of(target: storage.Path) -> storage.Path:
+  """Returns the folder in which what replaces `target` is written."""
+  return target.with_name(f".{target.name}.part")
 
 
 @contextlib.contextmanager
@@ -42,7 +49,7 @@ def replacing(target: storage.Path, last: str) -> Iterator[storage.Path | None]:
     StorageError: the disk does not take the files; the same command writes them again.
   """
   writer = jax.process_index() == 0
-  part = target.with_name(f".{target.name}.part")
+  part = part_of(target)
   try:
     if writer:
       storage.remove(part)
@@ -51,6 +58,8 @@ def replacing(target: storage.Path, last: str) -> Iterator[storage.Path | None]:
     if writer:
       _replace(part, target, last)
   except (OSError, safetensors.SafetensorError) as error:
+    if writer and storage.in_bucket(target) and not (target / last).is_file():
+      storage.remove(target)  # half of it would be taken for somebody else's
     if writer:
       storage.remove(part)
     kept = (
