@@ -11,7 +11,7 @@ The data is downloaded once by tensorflow-datasets, or read from train.jsonl and
                       tokenizer from scratch, to see the whole pipeline on real data on a CPU; or
                       base: any weights without a chat template, which go on with a text
     :objective=NAME   a row of experiments/presets.py, or your own objective, FILE.py
-    :teacher=FOLDER   for distill and distill_offline: a Hugging Face folder or a run
+    :teacher=FOLDER   for distill, mopd, gkd and distill_offline: a Hugging Face folder or a run
     :deepseekmath     the paper's setting: learning rate 1e-6, beta 0.04, 64 samples of 1024
                       tokens, batches of 1024, one update
 

@@ -1,1 +1,1 @@
-"""Holds what a run does, from top to bottom."""
+"""Contains the loops of training: what a run does from its first step to its last."""

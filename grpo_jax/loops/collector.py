@@ -1,4 +1,4 @@
-"""Makes what collects batches to learn from: data, sampler, rewards and reward models of a run."""
+"""Builds the collector of a run: its data, sampler, rewards and reward models."""
 
 import functools
 from collections.abc import Callable, Sequence

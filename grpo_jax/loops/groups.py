@@ -1,4 +1,4 @@
-"""Groups with their rewards, and the choice of some of them from one batch or several."""
+"""Defines groups with their rewards, and chooses some of them from one batch or several."""
 
 import dataclasses
 import functools

@@ -5,7 +5,7 @@
       for step = 1, ..., M:
         sample a batch of prompts, and G completions of each from the policy        (lines 5 to 7)
         rewards of the completions by the reward model                              (line 8)
-        advantages relative to the group, then mu updates of the policy             (lines 9 to 11)
+        advantages relative to the group, then mu passes of the policy              (lines 9 to 11)
       train the reward model on the policy's samples, and on some of earlier ones   (line 12)
 
 The reward that `iterative.labels` names, such as a check of the answer or of each step, tells the

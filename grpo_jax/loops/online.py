@@ -1,4 +1,4 @@
-"""Sample, score, learn: GRPO and every objective that trains on the live policy's own samples."""
+"""Samples, scores and learns: GRPO and every objective on the live policy's own samples."""
 
 from grpo_jax.evaluation.evaluator import Evaluator
 from grpo_jax.loops import teacher_prompts

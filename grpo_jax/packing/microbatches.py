@@ -1,4 +1,4 @@
-"""Cuts a batch into microbatches along its prompts, and joins their results."""
+"""Splits a batch into microbatches along its prompts, and joins their results."""
 
 import jax
 import jax.numpy as jnp

@@ -1,4 +1,4 @@
-"""Samples what is unfinished: fresh samples, and those that have begun.
+"""Samples new completions, and continues those that have begun.
 
 Shape letters: P prompts, B of them with samples that have begun.
 """

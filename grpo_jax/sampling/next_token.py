@@ -1,4 +1,4 @@
-"""From a hidden state to the next token: a sampler's settings and noise, the head, and the stops.
+"""Makes the next token of a hidden state: a sampler's settings and noise, the head, and the stops.
 
 Shape letters: N samples of a shard, S slots, n tokens, D width, V vocabulary.
 """

@@ -4,8 +4,8 @@
     here          | prefill | part | part | part | part | part | part | part |
     the host                       read   read   read   read   read   read   read
 
-One program prefills, and one decodes a part: so many more steps, or what is left of them. The next
-part is asked for before the host reads the last one, so that no device waits for the host. The
+One program prefills, and one decodes a part, a fixed number of steps or what is left of them. The
+next part is asked for before the host reads the last one, so that no device waits for the host. The
 noise of a token is a function of (key, prompt, sample, position), and slots are refilled in the
 same order, so that the completions are those of `Sampler`, on any mesh.
 
