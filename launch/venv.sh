@@ -45,7 +45,8 @@ wanted() {
 }
 
 is_installed() {
-  [ -x .venv/bin/python ] && [ "$(cat ".venv/.installed-${1//,/-}" 2>/dev/null)" = "$(wanted)" ]
+  local hash
+  [ -x .venv/bin/python ] && hash=$(wanted) && [ "$(cat ".venv/.installed-${1//,/-}" 2>/dev/null)" = "$hash" ]
 }
 
 install() {
