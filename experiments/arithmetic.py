@@ -9,8 +9,8 @@ Hardware: two CPU cores; it takes minutes.
     :hard             problems of five to eight steps, from a warm start that solves 8% of them, so
                       that rewards are rare
     :objective=NAME   a row of experiments/presets.py, or process; or your own objective, FILE.py
-    :teacher=FOLDER   for distill, mopd, gkd and distill_offline: a Hugging Face folder or a run, such as
-                      runs/arithmetic
+    :teacher=FOLDER   for distill, mopd, gkd and distill_offline: a Hugging Face folder or a run,
+                      such as runs/arithmetic
 """
 
 import pathlib

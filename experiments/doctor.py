@@ -5,8 +5,7 @@
 DIR is the workdir of a run, on a disk or in a bucket. The run may still be going; what it writes at
 that moment may then be reported as damaged. The folder is only read, without an accelerator, and no
 code that its config names is executed. The first list has a line for each part and how it was
-checked. The second list compares what DIR/inputs.json recorded with what is there now. Steps are
-counted by log.every of config.json.
+checked. The second list compares what DIR/inputs.json recorded with what is there now.
 
     ok         it is what was written, by its checksum if it has one
     unchecked  it is there but has no checksum, or cannot be known here; a resume compares it
@@ -218,21 +217,20 @@ def _log(folder: str, name: str) -> tuple[str, str]:
 
 def _steps(folder: str) -> tuple[str, str]:
   """Looks for steps that metrics.jsonl lacks, up to the last checkpoint."""
-  config = _read_config(folder)
-  every = config.log.every if config else 1
+  every = config.log.every if (config := _read_config(folder)) else 1
   log = logs.read(storage.place(folder) / "metrics.jsonl")
   logged = {step for _, line in log.objects if isinstance(step := line.get("step"), int)}
-  end = max([finished.latest(finished.directory(folder)) or 0, *logged])
-  wanted = -(-end // every)
-  lost = wanted - sum(0 < step <= end and (step - 1) % every == 0 for step in logged)
+  last, saved = max([0, *logged]), finished.latest(finished.directory(folder)) or 0
+  wanted = -(-max(last, saved) // every)
+  lost = wanted - sum(step > 0 and (step - 1) % every == 0 for step in logged)
   if lost:
     first = next(step for step in itertools.count(1, every) if step not in logged)
-    if log.recorded == log.checked == log.lines:
-      text = f"metrics.jsonl has every line that was written, and none of {lost} of {wanted} steps"
-      return "note", f"{text}, the first {first}: log.every was another then"
-    return "missing", f"metrics.jsonl has no line of {lost} of {wanted} steps, the first {first}"
-  rate = f", one in {every}" if every > 1 else ""
-  return "ok", f"metrics.jsonl has a line of each step to {max([0, *logged])}{rate}"
+    text = f"metrics.jsonl has no line of {lost} of {wanted} steps, the first {first}"
+    if log.recorded == log.checked == log.lines and last >= saved - every:
+      return "note", f"{text}; all that were written are there, log.every was another then"
+    return "missing", text
+  some = f", one in {every}" if every > 1 else ""
+  return "ok", f"metrics.jsonl has a line of each step to {last}{some}"
 
 
 def _model(folder: str) -> tuple[str, str]:

@@ -18,9 +18,9 @@ find_python() {
 make_venv() {
   local python
   python=$(find_python) || return
-  if ! [ -x .venv/bin/python ]; then
+  if ! .venv/bin/python -c '' 2>/dev/null; then # there is none, or the Python that it links to is gone
     echo "making .venv with $("$python" --version)"
-    "$python" -m venv --without-pip .venv || return
+    "$python" -m venv --clear --without-pip .venv || return
   fi
   # Debian's Python makes pip only with python3-venv; pip outside can install it.
   .venv/bin/python -m pip --version >/dev/null 2>&1 ||

@@ -411,18 +411,23 @@ def test_one_task_on_each_node_has_all_of_its_gpus(tmp_path):
     assert (folder / "calls").read_text().splitlines() == [f"{SRUN}{gpus}"]
 
 
-def test_an_environment_whose_making_was_interrupted_gets_its_pip(tmp_path):
-  """Python is there before pip is."""
+@pytest.mark.parametrize("gone", [False, True])
+def test_an_environment_whose_making_was_interrupted_gets_its_pip(tmp_path, gone):
+  """Python is there before pip is; and one whose Python is gone is made again."""
   head, found, _ = (LAUNCH / "venv.sh").read_text().partition("if ! is_installed")
   assert found
   (tmp_path / "functions.sh").write_text(head)
   make = ". ./functions.sh; make_venv && .venv/bin/python -m pip --version"
   env = {**os.environ, "PYTHON": sys.executable}
   subprocess.run([sys.executable, "-m", "venv", "--without-pip", tmp_path / ".venv"], check=True)
+  if gone:  # as after an upgrade of the system
+    for name in (tmp_path / ".venv/bin").glob("python*"):
+      name.unlink()
+    (tmp_path / ".venv/bin/python").symlink_to(tmp_path / "nowhere")
   done = subprocess.run(
     ["bash", "-c", make], cwd=tmp_path, env=env, capture_output=True, text=True, timeout=120
   )
-  assert done.returncode == 0 and done.stdout.startswith("pip "), done.stderr
+  assert done.returncode == 0 and done.stdout.splitlines()[-1].startswith("pip "), done.stderr
 
 
 def test_a_failure_ends_a_job(tmp_path):

@@ -228,6 +228,7 @@ CASES = {
   "divergences.k1": (divergences.k1, (PGL, PGL), (P, G, L)),
   "divergences.k2": (divergences.k2, (PGL, PGL), (P, G, L)),
   "divergences.k3": (divergences.k3, (PGL, PGL), (P, G, L)),
+  "divergences.weighted_k3": (divergences.weighted_k3, (PGL, PGL, PGL), (P, G, L)),
   "divergences.kl_estimate": (with_statics(divergences.kl_estimate, "k3"), (PGL, PGL), (P, G, L)),
   "logprobs.token_stats": (
     with_statics(logprobs.token_stats, **CHUNK),

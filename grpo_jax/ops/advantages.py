@@ -63,10 +63,9 @@ def group_relative(
     rewards: [P, G, L] float.
     given: [P, G, L] bool.
     baseline: "mean" of the group, or "leave_one_out", the mean of the *other* completions.
-    scale: std of the "group", of all rewards of the "batch" (as TRL: raw, not centred), of all
-      "advantages" of the batch (ScaleRL, 2510.13786: no spread between prompts), or "none".
-    ddof: the std divides by n - ddof.
-    eps: added to the std.
+    scale: std of the "group", of all rewards of the "batch" (TRL: not centred), of all "advantages"
+      of the batch (ScaleRL, 2510.13786), or "none".
+    ddof, eps: the std divides by n - ddof, and eps is added to it.
 
   Returns:
     [P, G, L], 0 where nothing was given, and exactly 0 in `flat` groups.
@@ -170,10 +169,8 @@ def step_returns(
     rewards: [P, G, L] float.
     given: [P, G, L] bool.
     real: [P, G] bool, false for completions that only fill the batch.
-    scale: rms of the differences over the steps of the "group", of the "batch" ("advantages": the
-      same), or "none".
-    ddof: the rms of n steps divides by n - ddof.
-    eps: added to the rms.
+    scale: rms of the differences over the "group", the "batch" (likewise "advantages"), or "none".
+    ddof, eps: the rms of n steps divides by n - ddof, and eps is added to it.
 
   Returns:
     [P, G, L], 0 after the last reward, and exactly 0 where all completions have the same return.

@@ -77,14 +77,17 @@ def last_samples(folder: storage.Path, size: int) -> tuple[list[Json], bool]:
 
   Args:
     folder: of the run.
-    size: bytes at the end of samples.jsonl to read. A step that begins before them is left out,
-      unless it is the last.
+    size: bytes at the end of samples.jsonl to read, or as many as the last step has. A step that
+      begins before them is left out.
   """
   path = folder / "samples.jsonl"
-  samples = jsonl.read(path, ROWS, size)
-  if not samples or storage.size(path) <= size:
-    return samples, True
-  return [row for row in samples if row.get("step") != samples[0].get("step")] or samples, False
+  length = storage.size(path) if path.is_file() else 0
+  while size < length:
+    samples = jsonl.read(path, ROWS, size)
+    if whole := [row for row in samples if row.get("step") != samples[0].get("step")]:
+      return whole, False
+    size *= 2  # the last step is larger than that
+  return jsonl.read(path, ROWS), True
 
 
 def page(samples: Sequence[Json], title: str, are_all: bool = True) -> str:

@@ -29,10 +29,10 @@ function wash(kind, row, i, scale) {
   return x ? tint(x > 0 ? GREEN : RED, Math.abs(x) / (kind === "change" ? 0.5 : scale)) : "";
 }
 
-// Whether the ratio is that of the whole completion, as GSPO's: all tokens have one, though each changed by its own.
+// Whether the ratio is that of the whole completion, as GSPO's: all tokens have one, which is not that of each. Both are rounded.
 function isWhole(row) {
   const places = row.ratios.flatMap((ratio, i) => typeof ratio === "number" && change(row, i) !== null ? [i] : []);
-  return new Set(places.map(i => row.ratios[i])).size === 1 && new Set(places.map(i => change(row, i))).size > 1;
+  return new Set(places.map(i => row.ratios[i])).size === 1 && places.some(i => Math.abs(Math.exp(change(row, i)) / row.ratios[i] - 1) > 0.001);
 }
 const WORDS = { short: "short of it", at: "at it", past: "past it" };
 // What is known of a token, as [name, value] in plain words.

@@ -13,7 +13,7 @@ from grpo_jax.types import STOPPED, Completion, Example
 _TAIL = r"(?=[.,;:!]?(?:\s|$)|[)}*\\$])"  # what may follow a letter
 # A letter in brackets or bold, or a capital alone; A and I are also words if a word follows.
 _LETTER = (
-  r"(?:\*|\$|\\\(|\\(?:text|mathrm|textbf|mathbf|boxed)\{)*+\s*+(?:\(([A-Za-z])\)|\[([A-Za-z])\]|"
+  r"(?>(?:\*|\$|\\\(|\\(?:text|mathrm|textbf|mathbf|boxed)\{)*)\s*+(?:\(([A-Za-z])\)|\[([A-Za-z])\]|"
   rf"([B-HJ-Z]){_TAIL}|([AI])(?=[.,;:!)*}}\\$]|\s*$|\s*\n|\s+(?:[(=\u2013-]|(?:because|since|as|and|or)\b)))"
 )
 _STATED = re.compile(
@@ -26,7 +26,9 @@ _STATED = re.compile(
 _MORE = re.compile(
   r"[\s)\]*.,$}]*(?:,|/|&|\bor\b|\band\b)\s*(?:\*{1,2})?[(\[]?([B-HJ-Z]|[AI](?!\s+[a-z]))[)\]]?(?![A-Za-z'])(?!\s*=|-[A-Za-z])"
 )
-_OPENS = re.compile(r"\s*(?:\(([A-Z])\)|([A-Z])[).:])(?=\s|\\|$)")  # (B) 12, B) Paris, B. Paris
+# What begins with a letter: (B) 12, B) Paris, B: 12, B. Paris; not E. coli.
+_OPENS = re.compile(r"\s*(?:\(([A-Z])\)|([A-Z])(?:[):]|\.(?=\s+[A-Z0-9\\(]|$)))(?=\s|\\|$)")
+_LISTED = re.compile(r"(?:^|[\s,;])\(?([A-Z])\)")  # each letter of a list of options
 _BRACKETS = re.compile(r"\(([A-Z])\)")
 _PLAIN = re.compile(r"\\(?:text|mathrm|textbf|mathbf)\{([^{}]*)\}|\*\*|\$")
 
@@ -77,4 +79,5 @@ def _first_letter(text: str) -> str | None:
   if (only := letter(text)) is not None or not (match := _OPENS.match(text)):
     return only
   first, more = match[1] or match[2], _MORE.match(text, match.end())
-  return None if more and more[1] != first else first
+  others = {*_LISTED.findall(text), more[1] if more else first} - {first}
+  return None if others else first

@@ -19,11 +19,11 @@ _NUMBER = r"[0-9]{1,40}+(?![0-9])(?:\.[0-9]{1,40}+(?![0-9]))?"
 _FUNCTION = (
   r"(?:sin|cos|tan|sec|csc|cot|sinh|cosh|tanh|asin|acos|atan|exp|log|ln|sqrt|pi)\b|[A-Za-z]\b"
 )
-_LIST = re.compile(r"(?:[\[\](),\sA-Z_]|-?[0-9]{1,12}\b|'[\w.*]{0,80}'|\"[\w.*]{0,80}\")*+")
-_SUM = re.compile(rf"(?:{_NUMBER}|[-+/()\s]|\*(?!\s*\*))*+")
+_LIST = re.compile(r"(?:[\[\](),\sA-Z_]|-?[0-9]{1,12}\b|'[\w.*]{0,80}'|\"[\w.*]{0,80}\")*")
+_SUM = re.compile(rf"(?:{_NUMBER}|[-+/()\s]|\*(?!\s*\*))*")
 _EXPONENT = r"(?:[0-9]{1,2}(?![0-9.])|\(-?[0-9]{1,2}(?:/[0-9]{1,2})?\))"
 _POWER = rf"(?<=[A-Za-z)])\s?\*\*\s?{_EXPONENT}(?!\s*\*\*)"
-_FORMULA = re.compile(rf"(?:{_POWER}|{_FUNCTION}|{_NUMBER}|[-+/()\s]|\*(?!\s*\*))*+")
+_FORMULA = re.compile(rf"(?:{_POWER}|{_FUNCTION}|{_NUMBER}|[-+/()\s]|\*(?!\s*\*))*")
 _RATIO = re.compile(r"\s*[-+]?[0-9]{1,18}(?:\.[0-9]{1,18})?(?:/[0-9]{1,18})?\s*")
 
 # Tasks whose scorer evaluates an answer or reads a number that may take forever (1e999999999 as a

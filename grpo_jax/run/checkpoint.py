@@ -11,7 +11,6 @@ checkpoint is damaged, the one before it is used. On several hosts DIR is shared
 """
 
 import contextlib
-import errno
 import functools
 import itertools
 from collections.abc import Callable, Collection, Iterator
@@ -29,20 +28,9 @@ from grpo_jax.models.decoder import Params
 from grpo_jax.run import checkpoint_files, finished, orbax_logging
 from grpo_jax.run.checkpoint_files import About, Damaged, Extra, Json
 from grpo_jax.run.checksums import checksums
-from grpo_jax.run.reasons import error_code, reason
+from grpo_jax.run.reasons import may_answer_later, reason
 from grpo_jax.run.workdir import cut_back, log_lengths, not_writable, steps_logged
 
-# errors of a disk that is there but does not answer, such as one of a network
-FLEETING: tuple[int, ...] = (
-  errno.ESTALE,
-  errno.ETIMEDOUT,
-  errno.EAGAIN,
-  errno.EMFILE,
-  errno.ENFILE,
-  errno.EACCES,
-)
-FLEETING += (errno.ECONNRESET, errno.ECONNREFUSED, errno.ENETUNREACH, errno.EHOSTUNREACH)
-NETWORK = ("aiohttp", "gcsfs", "google", "requests")  # packages whose errors are those of a bucket
 T = TypeVar("T")
 LEARNER = "policy"  # the learner whose parameters another run may start from
 
@@ -324,22 +312,12 @@ def _read_whole(path: storage.Path, read: Callable[..., T], *args: object) -> T:
         f"{path}: there is not enough memory to restore it ({reason(error)}); use more devices or "
         "hosts with more memory"
       ) from error
-    if _may_answer_later(path, error):
+    if may_answer_later(path, error):
       raise StorageError(
         f"{path}: cannot be read now ({reason(error)}); nothing was changed, the same command goes "
         "on from it"
       ) from error
     raise
-
-
-def _may_answer_later(path: storage.Path, error: Exception) -> bool:
-  """Returns whether a disk or bucket could not be read at this moment, and nothing is damaged."""
-  if error_code(error) in FLEETING or isinstance(error, (TimeoutError, ConnectionError)):
-    return True
-  if not storage.in_bucket(path) or isinstance(error, FileNotFoundError):
-    return False
-  of_network = type(error).__module__.split(".")[0] in NETWORK
-  return of_network or any(word in str(error) for word in ("UNAVAILABLE", "DEADLINE_EXCEEDED"))
 
 
 def _out_of_memory(error: Exception) -> bool:

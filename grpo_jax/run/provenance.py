@@ -39,8 +39,8 @@ def exported_at(run: str) -> int | None:
   A run may end later without another (`checkpoint.export`). Before that was told apart, it was the
   step at which the run ended.
   """
-  result = _result(run)
-  return result.get("exported", result.get("steps"))
+  result, export = _result(run), storage.place(run) / "export" / "config.json"
+  return result.get("exported", result.get("steps") if export.exists() else None)
 
 
 def _result(run: str) -> Json:

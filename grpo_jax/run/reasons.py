@@ -1,7 +1,17 @@
 """Says in a few words why a folder could not be read or written."""
 
+import errno
 import os
 import re
+
+from grpo_jax.io import storage
+
+# Of a disk that is there but does not answer, such as one of a network.
+FLEETING = {
+  errno.ESTALE, errno.ETIMEDOUT, errno.EAGAIN, errno.EMFILE, errno.ENFILE, errno.EACCES,
+  errno.ECONNRESET, errno.ECONNREFUSED, errno.ENETUNREACH, errno.EHOSTUNREACH,
+}  # fmt: skip
+NETWORK = ("aiohttp", "gcsfs", "google", "requests")  # packages whose errors are those of a bucket
 
 
 def error_code(error: BaseException) -> int:
@@ -30,3 +40,13 @@ def reason(error: BaseException) -> str:
   lines = text.strip().splitlines()
   text = lines[0] if lines else type(error).__name__
   return text if len(text) <= 200 else f"{text[:80]} ... {text[-115:]}"
+
+
+def may_answer_later(path: storage.Path, error: Exception) -> bool:
+  """Returns whether a disk or bucket could not be read at this moment, and nothing is damaged."""
+  if error_code(error) in FLEETING or isinstance(error, (TimeoutError, ConnectionError)):
+    return True
+  if not storage.in_bucket(path) or isinstance(error, FileNotFoundError):
+    return False
+  of_network = type(error).__module__.split(".")[0] in NETWORK
+  return of_network or any(word in str(error) for word in ("UNAVAILABLE", "DEADLINE_EXCEEDED"))

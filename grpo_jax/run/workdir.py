@@ -37,6 +37,9 @@ from grpo_jax.run.reasons import reason
 MAY_CHANGE = (
   "model.hub",
   "eval",
+  "data.test",
+  "data.test_name",
+  "data.test_path",
   "checkpoint",
   "log",
   "profile",

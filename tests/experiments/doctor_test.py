@@ -159,12 +159,17 @@ def test_lines_that_were_not_written_are_not_missing(run):
     log.write(*(json.dumps({"step": step}) for step in (1, 4, 5)))
   found = {line.part: line for line in doctor.whole(str(run))}
   assert (
-    found["steps"].state == "note" and "none of 2 of 5 steps, the first 2" in found["steps"].text
+    found["steps"].state == "note"
+    and "no line of 2 of 5 steps, the first 2; all" in found["steps"].text
   )
   lines = (run / "metrics.jsonl").read_bytes().splitlines(keepends=True)
   (run / "metrics.jsonl").write_bytes(lines[0] + lines[2])
   found = {line.part: line for line in doctor.whole(str(run))}
   assert found["steps"].state == "missing"
+  for name in ("metrics.jsonl", "metrics.crc"):
+    (run / name).unlink()
+  found = {line.part: line for line in doctor.whole(str(run))}
+  assert found["steps"].state == "missing" and "5 of 5 steps" in found["steps"].text
 
 
 def test_checkpoints_that_are_gone(run):
@@ -186,7 +191,7 @@ def test_what_is_cut_off_and_what_was_set_aside_is_a_note(run):
 
 def test_an_export_of_before_more_steps_is_a_note(run):
   result = json.loads((run / "result.json").read_text())
-  (run / "result.json").write_text(json.dumps(result | {"steps": 4}))
+  (run / "result.json").write_text(json.dumps(result | {"steps": 4, "exported": 4}))
   manifest.record(str(run), manifest.END)
   (export,) = [line for line in doctor.whole(str(run)) if line.part == "export"]
   assert export.state == "note" and "of step 4, and the run has gone on since" in export.text

@@ -435,8 +435,8 @@ MUTANTS = (
   Mutant(
     "the KL's importance weight is detached",
     OBJECTIVES + "grpo.py",
-    "kl = surrogate.token_ratio(logprobs, old) * kl",
-    "kl = surrogate.token_ratio(old, old) * kl",
+    "weight = surrogate.token_ratio(logprobs, old)",
+    "weight = surrogate.token_ratio(old, old)",
     "tests/ops/divergences_test.py::test_in_the_loss",
   ),
   Mutant(
@@ -1594,9 +1594,16 @@ MUTANTS = (
     "tests/objectives/reward_model_test.py::test_reward_model_reads_the_last_token_only",
   ),
   Mutant(
+    "a weighted k3 is differentiated as a product, beyond its clamp, too",
+    OPS + "divergences.py",
+    "return kept(weight * k3(logprobs, ref_logprobs)) + slope * (logprobs - kept(logprobs))",
+    "return weight * k3(logprobs, ref_logprobs)",
+    "tests/ops/divergences_test.py::test_a_weighted_k3_pulls_towards_the_reference_however_far_it_is",
+  ),
+  Mutant(
     "RPG's divergence lacks its weight",
     OBJECTIVES + "rpg.py",
-    "return weight * divergences.k3(logprobs, ref)",
+    "return divergences.weighted_k3(weight, logprobs, ref)",
     "return divergences.k3(logprobs, ref)",
     "tests/objectives/rpg_test.py::test_rpg",
   ),

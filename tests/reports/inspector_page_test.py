@@ -116,9 +116,13 @@ def test_the_ratio_of_a_whole_completion_is_called_that(tmp_path):
 
 
 def test_a_small_ratio_is_that_of_its_token_if_the_others_are_not_the_same(tmp_path):
-  """GSPO's are within 0.1% of 1, too, so that their size tells nothing."""
-  for ratios, whole in (([1.001, 1.001], True), ([1.001, 1.0], False)):
-    row = GROUP[1] | {"logprobs_after": [-0.999, -0.2], "ratios": ratios}
+  """GSPO's are near 1, too, so that their size tells nothing; all of a small update are 1."""
+  for ratios, after, whole in (
+    ([1.003, 1.003], -0.997, True),
+    ([1.003, 1.0], -0.997, False),
+    ([1.0, 1.0], -0.9999, False),
+  ):
+    row = GROUP[1] | {"logprobs_after": [after, -0.2], "ratios": ratios}
     told = browser.ask(
       inspector.page([row], "run"), "return numbers(parsed.groups[0][0], 0)", tmp_path
     )

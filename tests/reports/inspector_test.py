@@ -73,7 +73,8 @@ def test_a_page_of_many_samples_has_those_of_the_last_steps(tmp_path, monkeypatc
   # of the first step that is read, samples may be missing
   assert inspector.last_samples(place, 5 * length) == (rows[4:], False)
   assert inspector.last_samples(place, 4 * length + 1) == (rows[6:], False)
-  assert inspector.last_samples(place, length) == (rows[7:], False)
+  assert inspector.last_samples(place, length) == (rows[6:], False)  # the last one is whole
+  assert inspector.last_samples(place, 1)[0][-2:] == rows[6:]
   monkeypatch.setattr(inspector, "LARGEST", 5 * length)
   page = inspector.write(str(tmp_path)).read_text()
   assert '"since":2' in page and page.count('"step":1') == 0

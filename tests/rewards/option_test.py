@@ -166,7 +166,16 @@ def test_a_formula_or_the_text_of_the_option_may_follow(text):
 
 @pytest.mark.parametrize(
   "text",
-  ["\\boxed{B) or C)}", "#### (B), (C)", "\\boxed{Berlin}", "#### Berlin", "\\boxed{B12}"],
+  [
+    "\\boxed{B) or C)}",
+    "#### (B), (C)",
+    "#### B) Paris, C) Rome",
+    "\\boxed{(B) 12, (C) 13}",
+    "\\boxed{Berlin}",
+    "#### Berlin",
+    "\\boxed{B12}",
+    "\\boxed{B. subtilis}",
+  ],
 )
 def test_a_box_with_two_letters_or_a_word_is_no_option(text):
   assert option.option_correct(example("B"), completion(text)) == 0.0

@@ -18,7 +18,7 @@ from conftest import ROOT, environment
 from grpo_jax.errors import CheckpointError, StorageError
 from grpo_jax.io import storage
 from grpo_jax.learning import optimizer, state
-from grpo_jax.run import checkpoint
+from grpo_jax.run import checkpoint, reasons
 from grpo_jax.setup import defaults
 
 TX = optimizer.make_optimizer(defaults.get_config().learner, 10)
@@ -265,7 +265,7 @@ def test_a_checkpoint_that_may_be_whole_is_not_set_aside(saved, monkeypatch, err
   ],
 )
 def test_a_bucket_that_does_not_answer_damages_nothing(error, later):
-  assert checkpoint._may_answer_later(storage.place("gs://bucket/run/1"), error) == later
+  assert reasons.may_answer_later(storage.place("gs://bucket/run/1"), error) == later
 
 
 def test_a_save_for_which_there_is_no_memory_blames_no_disk(tmp_path, monkeypatch):

@@ -55,5 +55,8 @@ def test_an_export_is_stale_once_its_run_has_made_steps_since(
 
 def test_an_older_result_is_of_its_export(tmp_path):
   (tmp_path / "result.json").write_text('{"steps": 7}')
+  assert provenance.exported_at(str(tmp_path)) is None  # it wrote none
+  (tmp_path / "export").mkdir()
+  (tmp_path / "export" / "config.json").write_text("{}")
   assert provenance.exported_at(str(tmp_path)) == provenance.ended_at(str(tmp_path)) == 7
   assert provenance.exported_at(str(tmp_path / "none")) is None

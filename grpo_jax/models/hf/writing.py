@@ -48,7 +48,7 @@ def replacing(target: storage.Path, last: str) -> Iterator[storage.Path | None]:
   Raises:
     StorageError: the disk does not take the files; the same command writes them again.
   """
-  writer = jax.process_index() == 0
+  writer, begun = jax.process_index() == 0, False
   part = part_of(target)
   try:
     if writer:
@@ -56,9 +56,10 @@ def replacing(target: storage.Path, last: str) -> Iterator[storage.Path | None]:
       part.mkdir(parents=True)
     yield part if writer else None
     if writer:
+      begun = True
       _replace(part, target, last)
   except (OSError, safetensors.SafetensorError) as error:
-    if writer and storage.in_bucket(target) and not (target / last).is_file():
+    if begun and storage.in_bucket(target):
       storage.remove(target)  # half of it would be taken for somebody else's
     if writer:
       storage.remove(part)
