@@ -14,7 +14,7 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 
 from grpo_jax.aliases import Json
-from grpo_jax.rewards.attempts import LARGEST
+from grpo_jax.rewards.attempts import LARGEST, text_of
 from grpo_jax.types import Completion, Example, Turn
 
 LONGEST = 100_000  # characters of an observation, and of a state as JSON
@@ -92,7 +92,7 @@ def respond(functions: Functions, asked: Json) -> Json:
     name = "step"
     return {"turn": list(answer(functions.step, state, Completion(*asked["completion"])))}
   except (Exception, SystemExit) as error:  # an environment may raise anything
-    return {"error": f"{name}: {type(error).__name__}: {error}"[:500]}
+    return {"error": f"{name}: {type(error).__name__}: {text_of(error)}"[:500]}
 
 
 def first_state(example: Example, key: int) -> Json:

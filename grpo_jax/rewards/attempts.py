@@ -119,10 +119,10 @@ def guarded(
   except Late as error:
     return None, str(error)
   except Exception as error:  # a user's function may raise anything
-    return None, f"{type(error).__name__}: {_text(error)}"[:500]
+    return None, f"{type(error).__name__}: {text_of(error)}"[:500]
 
 
-def _text(error: Exception) -> str:
+def text_of(error: BaseException) -> str:
   """Returns the text of an error; "" if it cannot be made into text."""
   try:
     return str(error)

@@ -197,6 +197,8 @@ def ahead(
 ) -> None:
   """Calls each `score_ahead` with the pairs of examples and completions that are to be scored.
 
+  A process of several may have none of a batch; then none is called.
+
   Args:
     functions: the functions to call.
     examples, completions: the batch, as for `score`.
@@ -212,7 +214,7 @@ def ahead(
     if e and c and c.tokens
   ]
   with Guard(deadline * max(1, len(pairs))) as call:
-    for function in functions:
+    for function in functions if pairs else ():
       _, message = guarded(call, function, list(pairs))
       if message:
         # Its arguments may be bound.

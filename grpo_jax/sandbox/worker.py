@@ -117,8 +117,8 @@ class Process:
 
   def kill(self) -> None:
     """Ends the process with its children, at once; who waits for a reply gets an error."""
-    if self.process is not None:
-      _kill(self.process)
+    if (process := self.process) is not None:  # a thread that reads its end may forget it meanwhile
+      _kill(process)
 
 
 def _kill(process: subprocess.Popen[bytes]) -> None:

@@ -192,6 +192,18 @@ def test_what_is_raised_is_passed_on():
     base.begin(step, EXAMPLE, 0)
 
 
+def test_an_error_that_is_no_text_is_told_by_its_kind():
+  class Odd(Exception):
+    def __str__(self):
+      raise RuntimeError
+
+  def step(state, completion):
+    raise Odd
+
+  found = base.respond(base.Functions(step, step), {"state": {}, "completion": [*COMPLETION]})
+  assert found == {"error": "step: Odd: "}
+
+
 # -- the state of an environment without `reset`
 
 

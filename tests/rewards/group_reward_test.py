@@ -121,6 +121,11 @@ def test_an_evaluation_refuses_it_by_name():
     scorers.eval_reward(ConfigDict({"reward": "group.shortest_correct", "arguments": ()}))
 
 
+def test_nothing_is_scored_ahead_where_there_is_nothing_to_score():
+  """As on a host that has none of a batch's completions."""
+  combine.ahead([lambda pairs: 1 / 0], [None], [[None]])
+
+
 def test_scoring_ahead_has_the_time_of_all_that_it_stands_for(tmp_path):
   """And what goes wrong there is one line."""
 
