@@ -277,7 +277,7 @@ OTHER = {
   "ratio_cap": (1.1, {}),
   "clip_low": (0.5, {}),
   "clip_high": (0.01, {}),
-  "clip_delta": (1.3, {}),
+  "clip_delta": (1.3, {"clip_high": 0.2}),
   "token_level": (True, {}),
   "gamma": (0.5, {}),
   "lam": (0.5, {}),
