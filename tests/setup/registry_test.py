@@ -36,6 +36,11 @@ def _jsonl(path, question):
   return str(path)
 
 
+def _rewards(*functions):
+  """The section `rewards`; modules_test.py and scorers_test.py use it, too."""
+  return ConfigDict({"functions": functions, "outcome_models": (), "process_models": ()})
+
+
 def test_sources():
   (data_set,) = registry.train_data(_data())
   source = data_set.open()
