@@ -401,7 +401,7 @@ def test_a_job_that_was_cancelled_ends_for_good(tmp_path):
 
 
 def test_one_task_on_each_node_has_all_of_its_gpus(tmp_path):
-  """Slurm tells the number of tasks only if it was asked for; with one for each GPU JAX picks."""
+  """Needs no number of tasks, which Slurm tells only if it was asked for."""
   for tasks, gpus in (("", "0,1,2,3"), ("2", "0,1,2,3"), ("8", "")):
     env = {"SLURM_NTASKS": tasks} if tasks else {}
     folder = tmp_path / f"of{tasks}"
@@ -413,7 +413,7 @@ def test_one_task_on_each_node_has_all_of_its_gpus(tmp_path):
 
 @pytest.mark.parametrize("gone", [False, True])
 def test_an_environment_whose_making_was_interrupted_gets_its_pip(tmp_path, gone):
-  """Python is there before pip is; and one whose Python is gone is made again."""
+  """Finds Python without pip, and makes one whose Python is gone again."""
   head, found, _ = (LAUNCH / "venv.sh").read_text().partition("if ! is_installed")
   assert found
   (tmp_path / "functions.sh").write_text(head)

@@ -136,7 +136,7 @@ def solutions(
 
 
 class Kept(InOrder[int]):
-  """Endless batches of the samples in DIR/samples.npz, in the order of `data.shuffle`."""
+  """Yields batches of the samples in DIR/samples.npz for ever, in the order of `data.shuffle`."""
 
   def __init__(self, experiment: Experiment, prompts: int):
     self.order = loader.Batches(

@@ -125,7 +125,7 @@ def test_an_episode_is_solved_if_its_last_line_is_the_number(text, want):
 
 
 def test_a_guess_that_was_cut_off_is_none():
-  """7 may be the beginning of 72."""
+  """Takes 7 for the beginning of 72."""
   state = guess.reset(example(7), 0, 2)
   turn = guess.step(state, completion("7", TRUNCATED), 2)
   assert (turn.observation, turn.reward) == WRONG and turn.state["left"] == 1

@@ -152,7 +152,7 @@ def test_steps_that_are_not_there(run):
 
 
 def test_lines_that_were_not_written_are_not_missing(run):
-  """`log.every` may change; the checksums say what was written."""
+  """Goes by the checksums: `log.every` may change."""
   for name in ("metrics.jsonl", "metrics.crc"):
     (run / name).unlink()
   with logs.Log(run / "metrics.jsonl") as log:

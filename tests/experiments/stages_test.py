@@ -61,7 +61,7 @@ def test_the_second_run_starts_from_the_first():
 
 
 def test_a_list_in_a_setting_is_no_name_of_the_first_run():
-  """The table of rewards may be written with lists in it."""
+  """Takes a table of rewards with lists in it."""
   c = two_runs()
   with c.unlocked():
     c.rewards.functions = (["correct", "math.answer_correct", 1.0],)

@@ -87,7 +87,7 @@ def test_the_reward_model_learns_at_the_end_of_an_iteration(whole):
 
 @pytest.mark.slow
 def test_the_end_of_an_iteration_has_its_line_whatever_log_every_is(tmp_path):
-  """What the reward model learned is in that line alone."""
+  """Has there, and nowhere else, what the reward model learned."""
   iterative.train(
     resolve(config(**{"log.every": 3, "steps": 4, "checkpoint.export": False})), str(tmp_path)
   )

@@ -205,7 +205,7 @@ def test_a_run_that_is_made_longer_evaluates_where_it_had_ended(config, model, t
 def test_a_run_that_is_made_longer_repeats_an_evaluation_that_its_loop_asked_for(
   config, model, tmp_path, monkeypatch
 ):
-  """As at the end of an iteration, whatever eval.every is."""
+  """Does so at the end of an iteration, whatever eval.every is."""
   evaluated = []
 
   def evaluate(self, step, samples=False):

@@ -162,7 +162,7 @@ def test_otb_weighs_by_the_policy_that_sampled():
 
 
 def test_otb_compares_returns_where_steps_have_rewards():
-  """A step of 1 beside two of 1: equal steps, and different returns."""
+  """Compares a step of 1 with two of 1: equal steps, and different returns."""
   r = outcomes([[1, 2]], [[2, 2]])
   given = jnp.array([[[False, True], [True, True]]])
   given = jnp.pad(given, [(0, 0), (0, 0), (0, r.tokens.shape[2] - 2)])

@@ -27,7 +27,7 @@ def test_kl_metrics_are_of_the_policy_that_sampled():
 
 
 def test_means_are_over_the_tokens_that_are_trained():
-  """Two tokens of p = 1/2 and 1/4, under a reference of 1/4 for both and advantages of 1 and -2."""
+  """Takes p = 1/2 and 1/4, under a reference of 1/4 for both and advantages of 1 and -2."""
   lp, ref = jnp.log(jnp.array([0.5, 0.25])), jnp.log(jnp.array([0.25, 0.25]))
   batch = cases.one_token_batch(lp, jnp.array([1.0, -2.0]), 1.0, old=lp)
   batch = cases.replace(batch, ref_logprobs=jnp.broadcast_to(ref[:, None, None], batch.mask.shape))

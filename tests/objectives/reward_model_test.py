@@ -20,7 +20,7 @@ def test_reward_model_reads_the_last_token_only():
 
 
 def test_a_pair_counts_once_whatever_its_length():
-  """-log sigma(chosen - rejected), on the mean over the pairs; and the metrics of the pairs."""
+  """Compares the loss with the mean over pairs of -log sigma(chosen - rejected)."""
   _, _, batch, out = cases.case("reward_model")
   loss, metrics = reward_model.loss(out, batch, cases.settings(reward_model))
   last = np.asarray(common.last_token(batch.lengths, 6))

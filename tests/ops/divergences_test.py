@@ -61,7 +61,7 @@ def test_an_impossible_reference_is_not_clamped_and_an_enormous_one_is_finite():
   ],
 )
 def test_a_weighted_k3_pulls_towards_the_reference_however_far_it_is(new, old, ref):
-  """Its gradient by log pi is w log(pi / pi_ref), w included; in float32 the product loses it."""
+  """Has the gradient w log(pi / pi_ref), w included; in float32 the product loses it."""
 
   def value(logprobs):
     return divergences.weighted_k3(jnp.exp(logprobs - old), logprobs, jnp.float32(ref))

@@ -116,7 +116,7 @@ def test_the_ratio_of_a_whole_completion_is_called_that(tmp_path):
 
 
 def test_a_small_ratio_is_that_of_its_token_if_the_others_are_not_the_same(tmp_path):
-  """GSPO's are near 1, too, so that their size tells nothing; all of a small update are 1."""
+  """Goes by all of them: GSPO's are near 1, too, and all of a small update are 1."""
   for ratios, after, whole in (
     ([1.003, 1.003], -0.997, True),
     ([1.003, 1.0], -0.997, False),

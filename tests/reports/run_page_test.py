@@ -180,7 +180,7 @@ def test_several_runs_lie_over_one_another_and_can_be_hidden(tmp_path):
 
 @browser.needed
 def test_a_run_with_few_values_is_smoothed_over_as_many_steps(tmp_path):
-  """Ten evaluations that rise from 0 to 0.9 are not drawn as their mean beside 190."""
+  """Draws ten evaluations that rise from 0 to 0.9 beside 190, and not as their mean."""
   runs = [[{"step": n, "eval/accuracy": n / 200} for n in range(0, 200, k)] for k in (1, 20)]
   text = page(*(folder(tmp_path, f"of_{len(lines)}", lines) for lines in runs))
   rise = """
@@ -235,7 +235,7 @@ def test_no_two_of_many_runs_look_alike(tmp_path):
 
 @browser.needed
 def test_a_result_without_an_accuracy_before_has_none(tmp_path):
-  """There is none where other problems were tested at the end than at the start."""
+  """Has none where other problems were tested at the end than at the start."""
   made = folder(tmp_path)
   (made / "result.json").write_text('{"steps": 5, "accuracy_after": 0.5}')
   table = "return document.querySelector('table').textContent;"

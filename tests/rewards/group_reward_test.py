@@ -122,7 +122,7 @@ def test_an_evaluation_refuses_it_by_name():
 
 
 def test_nothing_is_scored_ahead_where_there_is_nothing_to_score():
-  """As on a host that has none of a batch's completions."""
+  """Stands for a host that has none of a batch's completions."""
   combine.ahead([lambda pairs: 1 / 0], [None], [[None]])
 
 

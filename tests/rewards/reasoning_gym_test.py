@@ -46,7 +46,7 @@ def test_scores_are_in_0_to_1_and_a_scorer_that_cannot_read_an_answer_gives_0():
 
 
 def test_the_time_to_refuse_an_answer_grows_with_it():
-  """The second is right but for its last character; a longer number than 40 digits is refused."""
+  """Refuses one that is right but for its last character, and a number of more than 40 digits."""
   for task, answer in (
     ("countdown", "1" * 900 + "x"),
     ("polynomial_multiplication", "+".join(["98765*x**5"] * 90) + "."),

@@ -40,7 +40,7 @@ ROOT = f"gs://{bucket.NAME}"
 
 @pytest.mark.parametrize("killed", [True, False])
 def test_an_export_that_was_cut_off_is_written_again(killed, monkeypatch):
-  """Its objects are copied one by one; a kill leaves some, an error of the network likewise."""
+  """Leaves some of its objects, which are copied one by one, by a kill or an error of the network."""
   target = storage.place(f"{ROOT}/cut_off_{killed}/export")
 
   def write(text: str) -> None:

@@ -111,7 +111,7 @@ def test_episodes_are_those_of_the_slow_twin(slots):
 
 
 def test_a_problem_is_the_game_that_its_number_says_whatever_the_noise():
-  """As in each evaluation: `reset` is given that number, and not one of the key."""
+  """Gives `reset` that number, and not one of the key, as in each evaluation."""
   begun: list[tuple[str, int]] = []
 
   def begin(example: Example, key: int) -> Any:

@@ -58,7 +58,7 @@ def test_statistics():
 
 
 def test_turns_are_counted_and_what_was_read():
-  """Two turns and one, of 3 + 1 + 2 = 6 sampled tokens of 8; a filler counts for nothing."""
+  """Counts two turns and one, of 3 + 1 + 2 = 6 sampled tokens of 8, and no filler."""
   sampled = np.array([[[1, 1, 1, 0, 1], [1, 1, 0, 0, 0], [0] * 5]], bool)
   r = dataclasses.replace(rollouts([[5, 3, 0]], longest=5), sampled=sampled)
   assert host.turn_statistics(r) == {

@@ -37,7 +37,7 @@ def _jsonl(path, question):
 
 
 def _rewards(*functions):
-  """The section `rewards`; modules_test.py and scorers_test.py use it, too."""
+  """Returns the section `rewards`; modules_test.py and scorers_test.py use it, too."""
   return ConfigDict({"functions": functions, "outcome_models": (), "process_models": ()})
 
 
@@ -94,7 +94,7 @@ def test_mixture_and_its_test_set(tmp_path):
 
 
 def test_never_evaluates_on_what_nobody_named(tmp_path):
-  """`data.name` has a default, which a mixture need not hold."""
+  """Refuses the default of `data.name`, which a mixture need not hold."""
   mixture = (("jsonl", _jsonl(tmp_path / "a.jsonl", "a"), 1.0),)
   with pytest.raises(SettingError, match="data.test_name='': .* data.name='arithmetic', which the"):
     _check_test(_data(mixture=mixture))

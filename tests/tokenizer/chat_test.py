@@ -199,7 +199,7 @@ def test_special_tokens_in_an_observation_stay_text(family, folders):
 
 @pytest.mark.parametrize("family", FAMILIES)
 def test_an_episode_in_a_chat_is_judged_by_its_last_turn(family, folders):
-  """A game of two turns, whose tokens of the template stand between them."""
+  """Plays a game of two turns, with the template's tokens between them."""
   ours, chat = reading.load(folders[family]), chat_templates.CHATS[family]
   end = ours.special_id(chat.stops[0]) if chat.stops else ours.eos_id
   ask = {"chat": True, "arguments": tuple(chat.asks[0].items())}
@@ -215,7 +215,7 @@ def test_an_episode_in_a_chat_is_judged_by_its_last_turn(family, folders):
 
 @pytest.mark.parametrize("family", FAMILIES)
 def test_without_a_chat_a_reply_is_the_text_alone(family, folders):
-  """Some tokenizers put a space before the first word of a text, which a reply is not."""
+  """Has no space before it, which some tokenizers put before the first word of a text."""
   ours = reading.load(folders[family])
   spaced = family in ("mistral", "phi3")
   for text in (*OBSERVATIONS, "\n", " 5"):

@@ -138,7 +138,7 @@ class InOrder(Generic[Item]):
 
 
 class FromFile(InOrder[Pair]):
-  """Endless batches of the pairs of `offline.pairs`, in the order of `data.shuffle`.
+  """Yields batches of the pairs of `offline.pairs` without end, in the order of `data.shuffle`.
 
   `held_out` are the pairs of `offline.held_out` of its prompts, drawn by the seed, which are in no
   batch.
