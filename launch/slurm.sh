@@ -40,14 +40,15 @@ fi
 export SRUN_CPUS_PER_TASK=${SLURM_CPUS_PER_TASK:-} # srun does not ask sbatch for it
 [ -n "$SRUN_CPUS_PER_TASK" ] || unset SRUN_CPUS_PER_TASK
 
-requeue='' cancelled='' can_go_on=''
+requeue='' cancelled='' can_go_on='' step=''
+# Before the tasks start: a signal may come at once. srun hands SIGTERM on to all tasks: the run saves and leaves.
+trap 'requeue=1; [ -z "$step" ] || kill -TERM "$step"' USR1
+trap 'cancelled=1; [ -z "$step" ] || kill -TERM "$step"' TERM
 # A task makes this file where it ends with 75. The name is new each time: a node may remember that an old one is gone.
 saved=grpo_jax-$SLURM_JOB_ID-${SLURM_RESTART_COUNT:-0}.saved
 srun --kill-on-bad-exit=1 bash launch/slurm_task.sh "$saved" "$@" &
 step=$!
-# srun hands SIGTERM on to all tasks: the run saves and leaves.
-trap 'requeue=1; kill -TERM "$step"' USR1
-trap 'cancelled=1; kill -TERM "$step"' TERM
+[ -z "$requeue$cancelled" ] || kill -TERM "$step"
 
 code=0
 await "$step" || code=$?
