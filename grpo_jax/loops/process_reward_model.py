@@ -18,7 +18,7 @@ import jax
 import numpy as np
 
 from grpo_jax.distributed import inputs
-from grpo_jax.errors import SettingError, said_of
+from grpo_jax.errors import SettingError
 from grpo_jax.evaluation.step_evaluator import StepEvaluator, Steps
 from grpo_jax.io import storage
 from grpo_jax.loops.collector import check_collector
@@ -27,7 +27,7 @@ from grpo_jax.loops.learner import Learner
 from grpo_jax.loops.offline import Kept, draw_scored, kept_samples, learn_in_order, template
 from grpo_jax.loops.reward_data import continuations, steps
 from grpo_jax.loops.reward_data.pairs import divide, prompts_of
-from grpo_jax.loops.reward_model import TEMPERATURE, experiment_of_policy, part
+from grpo_jax.loops.reward_model import TEMPERATURE, part, sampled_policy
 from grpo_jax.loops.run import Run
 from grpo_jax.run import signals
 from grpo_jax.run.writer import Writer
@@ -43,9 +43,8 @@ def train(experiment: Experiment, workdir: str) -> None:
   if experiment.offline.steps:
     train_on_file(experiment, workdir, model, evaluator)
     return
-  batches, sampled = Kept(experiment, experiment.offline.prompts), experiment_of_policy(experiment)
-  with said_of("offline.teacher" if experiment.offline.teacher else ""):
-    policy = build.model(sampled)
+  batches = Kept(experiment, experiment.offline.prompts)
+  sampled, policy = sampled_policy(experiment)
   if not (storage.place(workdir) / inputs.SAMPLES).exists():
     check_collector(sampled, policy)  # before the folder is claimed
     if experiment.offline.continuations:

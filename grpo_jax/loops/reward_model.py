@@ -40,9 +40,8 @@ def train(experiment: Experiment, workdir: str) -> None:
   if experiment.offline.pairs:
     train_on_file(experiment, workdir, model, evaluator)
     return
-  batches, sampled = Kept(experiment, experiment.offline.prompts), experiment_of_policy(experiment)
-  with said_of("offline.teacher" if experiment.offline.teacher else ""):
-    policy = build.model(sampled)
+  batches = Kept(experiment, experiment.offline.prompts)
+  sampled, policy = sampled_policy(experiment)
   if not (storage.place(workdir) / inputs.SAMPLES).exists():
     check_collector(sampled, policy)  # before the folder is claimed
   learner = Learner(experiment, model, TEMPERATURE)
@@ -67,6 +66,13 @@ def train_on_file(
   learner = Learner(experiment, model, TEMPERATURE)
   with Run(experiment, workdir, model, batches, {"policy": learner}, evaluator) as run:
     learn_in_order(experiment, run, learner, batches)
+
+
+def sampled_policy(experiment: Experiment) -> tuple[Experiment, build.Model]:
+  """Returns the config of the policy that is sampled, and its model."""
+  sampled = experiment_of_policy(experiment)
+  with said_of("offline.teacher" if experiment.offline.teacher else ""):
+    return sampled, build.model(sampled)
 
 
 def experiment_of_policy(experiment: Experiment) -> Experiment:

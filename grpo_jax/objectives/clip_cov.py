@@ -3,9 +3,9 @@
     cov = (A - mean A) (log pi_old - mean log pi_old), means over all tokens of the batch
 
 A `share` of the batch's tokens is drawn at random among those with cov_low < cov < cov_high; their
-advantage is 0. All else is GRPO, with a clip of the ratio to 0 to 2, as in the authors' script: the
-drawn tokens take the place of a closer one. The draw is a function of the batch's tokens,
-so a resumed run draws alike; it is made once for all updates on a rollout.
+advantage is 0. All else is GRPO, whose ratio is clipped to 0 to 2, as in the authors' script. The
+draw is a function of the batch's tokens, so a resumed run draws alike; it is made once for all
+updates on a rollout.
 
 The paper's share is 2e-4, its bounds are 1 and 5. Its authors' code draws in each microbatch, by
 the policy as it is there, among tokens that the clip leaves; here it is the whole batch, by pi_old,

@@ -38,9 +38,8 @@ def option_correct(example: Example, completion: Completion) -> float:
 
   Statements are `\boxed{B}`, `#### B`, "the answer is (B)", "Answer: B", "option B", and a line
   with nothing but the letter. In a box and after `####` the option's text may follow: `B) Paris`.
-  Without any, the only letter in brackets on the last line counts. A
-  statement that names two letters is ambiguous, and wrong. The last line of a truncated completion
-  does not count.
+  Without any, the only letter in brackets on the last line counts. A statement that names two
+  letters is ambiguous, and wrong. The last line of a truncated completion does not count.
 
   Raises:
     ValueError: the example's own answer is no letter.

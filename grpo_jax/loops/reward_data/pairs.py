@@ -158,9 +158,8 @@ class FromFile(InOrder[Pair]):
       )
     held = {rows[place].prompt for place in first}
     self.held_out = [row for row in rows if row.prompt in held]
-    training = [rows[place] for place in rest]
-    if not experiment.data.shuffle:
-      training = [row for row in in_file if row.prompt not in held]
+    in_order = rows if experiment.data.shuffle else in_file
+    training = [row for row in in_order if row.prompt not in held]
     few = training[: build.FIRST_PROMPTS]
     if not self.rollouts(few).lengths.any():
       raise SettingError(
