@@ -139,13 +139,15 @@ def make_runs(runs: Sequence[Stage]) -> None:
 def check_later(experiment: "Experiment", first: "Experiment", before: str) -> None:
   """Refuses settings of a later run before the first one starts, as its own start would.
 
-  The policy that the later run starts from, if it comes from `before`, the folder of the run before
-  it, is not there yet; it has the shape of the first one's.
+  What comes from `before`, the folder of the run before it, is not there yet: a policy from there
+  has the shape of the first run's.
   """
   from grpo_jax.evaluation.evaluator import Evaluator  # imports jax
-  from grpo_jax.loops.collector import make_batches
-  from grpo_jax.setup import build, checks
-  from grpo_jax.setup.experiment import changed
+  from grpo_jax.loops import collector, offline
+  from grpo_jax.objectives.base import reads_reference
+  from grpo_jax.reward_models import load
+  from grpo_jax.setup import build, checks, references
+  from grpo_jax.setup.experiment import LIVE, changed
 
   start = experiment
   if experiment.init_from == before:
@@ -157,9 +159,16 @@ def check_later(experiment: "Experiment", first: "Experiment", before: str) -> N
     start = changed(experiment, shape)
   model = build.model(start)
   checks.check(start, model.decoder)
-  if start.kind in ("online", "iterative"):  # whose prompts and problems are there already
-    make_batches(start, model)
+  if start.kind in LIVE:
+    collector.make_batches(start, model)
     Evaluator(start, model)
+    load.find(start, model, absent=before)
+  elif start.kind == "offline":
+    offline.make_batches(start, model)
+    if start.offline.teacher != before:
+      references.check_source(start.offline.teacher, model, "offline.teacher")
+  if reads_reference(start.objective.needs) and start.ref_from != before:
+    references.check_source(start.ref_from, references.owner(start, model), "ref_from")
 
 
 def check_command(config: ConfigDict, workdir: str) -> None:

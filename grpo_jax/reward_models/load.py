@@ -17,11 +17,18 @@ def load(experiment: Experiment, model: build.Model) -> list[RewardModel]:
   return [load_one() for load_one in find(experiment, model)]
 
 
-def find(experiment: Experiment, model: build.Model) -> list[Callable[[], RewardModel]]:
-  """Checks the reward models, and returns a function for each that loads its weights."""
-  return [
-    _check_model(experiment, model, *row) for row in scorers.reward_models(experiment.rewards)
-  ]
+def find(
+  experiment: Experiment, model: build.Model, absent: str = ""
+) -> list[Callable[[], RewardModel]]:
+  """Checks the reward models, and returns a function for each that loads its weights.
+
+  Args:
+    experiment: names the reward models.
+    model: the policy.
+    absent: a folder that an earlier run will write; a reward model from there is left out.
+  """
+  rows = scorers.reward_models(experiment.rewards)
+  return [_check_model(experiment, model, *row) for row in rows if row.folder != absent]
 
 
 def shapes(experiment: Experiment) -> list[DecoderConfig]:

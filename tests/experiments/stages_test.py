@@ -150,11 +150,36 @@ def no_problems(c: ConfigDict) -> None:
   c.eval.problems, c.data.test_path = 4, "typo"
 
 
+def no_reward_model(c: ConfigDict) -> None:
+  c.rewards.outcome_models = (("judge", "typo", 1.0),)
+
+
+def no_reference(c: ConfigDict) -> None:
+  c.ref_from, c.objective.beta = "typo", 0.1
+
+
+def no_pairs(c: ConfigDict) -> None:
+  c.loop, c.objective = "offline", defaults.objective("dpo", c)
+  c.offline.data, c.offline.pairs = "pairs", "typo"
+
+
+def no_teacher(c: ConfigDict) -> None:
+  c.loop, c.offline.data, c.offline.teacher = "offline", "samples", "typo"
+  c.objective = defaults.objective("rft", c)
+
+
 @pytest.mark.parametrize(
   "change, message",
-  [(no_prompt_fits, "max_prompt_length=2"), (no_problems, "data.test_path = 'typo'")],
+  [
+    (no_prompt_fits, "max_prompt_length=2"),
+    (no_problems, "data.test_path = 'typo'"),
+    (no_reward_model, "rewards.outcome_models has 'judge', 'typo': no such folder"),
+    (no_reference, "ref_from='typo': no such folder"),
+    (no_pairs, "offline.pairs='typo'"),
+    (no_teacher, "offline.teacher='typo': no such folder"),
+  ],
 )
-def test_so_are_prompts_and_problems_that_it_cannot_use(change, message, tmp_path):
+def test_so_are_data_and_models_that_it_cannot_use(change, message, tmp_path):
   c = two_runs()
   c.data.name = "jsonl"
   (tmp_path / "train.jsonl").write_text(
