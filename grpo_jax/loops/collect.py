@@ -36,6 +36,7 @@ class Collected(NamedTuple):
   batch: Scored
   metrics: dict[str, float]  # of everything that was sampled
   seconds: dict[str, float]  # of the phases "sample" and "score"
+  sampled: list[Scored]  # everything: a batch a try
 
 
 def collect(collector: Collector, params: Params, key: jax.Array, writer: Writer) -> Collected:
@@ -78,7 +79,7 @@ def collect(collector: Collector, params: Params, key: jax.Array, writer: Writer
   metrics |= sample_metrics.agreement_metrics(sampled, c.names, c.learned, c.rule)
   if metrics["zero_variance"] == 1 and "reward/mean" in metrics:
     _warn_of_flat(sampled, metrics["reward/mean"], c, writer)
-  return Collected(batch, metrics, seconds)
+  return Collected(batch, metrics, seconds, sampled)
 
 
 def balanced(collector: Collector, sampled: Sequence[Scored], places: Sequence[int]) -> Scored:

@@ -57,6 +57,11 @@ def padded(places: Sequence[int], prompts: int) -> list[int]:
   return [*places[:prompts], *[-1] * (prompts - len(places))]
 
 
+def joined(batches: Sequence[Scored]) -> Scored:
+  """Returns all groups of several batches in order."""
+  return choose(batches, range(sum(len(batch.examples) for batch in batches)))
+
+
 def choose(batches: Sequence[Scored], places: Sequence[int]) -> Scored:
   """Returns the groups at `places` of the joined batches; -1 stands for an empty group.
 

@@ -25,6 +25,7 @@ from grpo_jax.loops import teaching
 from grpo_jax.loops.collect import collect
 from grpo_jax.loops.collector import make_collector
 from grpo_jax.loops.export import export_merged
+from grpo_jax.loops.groups import joined
 from grpo_jax.loops.learner import Learner
 from grpo_jax.loops.online import speeds
 from grpo_jax.loops.protocols import Trained
@@ -80,8 +81,9 @@ def train(experiment: Experiment, workdir: str) -> None:
       policy.ref_params = reference.trained
       current = collector._replace(models=models())
       key = build.key(experiment.seed, build.SAMPLE, step)
-      batch, sampling, seconds = collect(current, policy.params, key, run.writer)
-      replay.add(step, teaching.labelled(kind, batch, current, experiment, step))
+      batch, sampling, seconds, sampled = collect(current, policy.params, key, run.writer)
+      every = joined(sampled)  # the groups that dynamic sampling drops have labels, too
+      replay.add(step, teaching.labelled(kind, every, current, experiment, step))
       learned = policy.learn(step, batch.rollouts, run.writer)
       seconds["learn"] = learned.seconds
       metrics = learned.metrics | sampling | {"iteration": iteration + 1}
@@ -96,11 +98,11 @@ def train(experiment: Experiment, workdir: str) -> None:
       )
       run.log(step, metrics, always=ends)
       run.after(step, evaluate=ends)
-    run.finish()
     if experiment.checkpoint.export and not run.stopped:
       out = storage.place(workdir) / NAME
       with run.writer.phase("export"):
         export_merged(out, judge.model, judge.params, dtype, base, run.writer)
+    run.finish()  # its result.json says that the run is done
 
 
 def current_models(

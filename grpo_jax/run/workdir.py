@@ -57,6 +57,7 @@ MAY_CHANGE = (
 OWN_LOGS = ("metrics.jsonl", "metrics.crc", "samples.jsonl", "samples.crc")
 # The folders whose files it replaces.
 OWN_FOLDERS = ("model", "export", "adapter")
+ITERATIVE_FOLDERS = ("reward_model", "replay")  # those of an iterative run besides
 SEEN_SECONDS = 90.0  # until all hosts see a new file; NFS may remember for 60 what was there
 
 
@@ -182,7 +183,7 @@ def check_owner(
       f"workdir={workdir}: belongs to another config ({changes}); use those values or another "
       "--workdir"
     )
-  if old is None and (taken := _taken(workdir)):
+  if old is None and (taken := _taken(workdir, config)):
     raise CheckpointError(
       f"workdir={workdir}: holds {taken[0]} and no config.json, so it is not known whose it is, "
       "and a run would write there; put config.json back, where this is a run's folder, or use "
@@ -190,11 +191,12 @@ def check_owner(
     )
 
 
-def _taken(workdir: str) -> list[str]:
+def _taken(workdir: str, config: Json) -> list[str]:
   """Returns what is there under the names of files and folders that a run writes."""
+  folders = OWN_FOLDERS + (ITERATIVE_FOLDERS if config.get("loop") == "iterative" else ())
   folder = storage.place(workdir)
   files = [name for name in (*OWN_LOGS, inputs.NAME) if (folder / name).exists()]
-  filled = (name for name in OWN_FOLDERS if (folder / name).is_dir())
+  filled = (name for name in folders if (folder / name).is_dir())
   return files + [f"{name}/" for name in filled if any((folder / name).iterdir())]
 
 

@@ -141,7 +141,7 @@ def restore(
   section = table.from_json(settings.Lora, config.get("lora"))
   lora = adapters.make_lora(section)
   if lora is None:
-    return restore_trained(run, decoder, step, left_out, learner)
+    return restore_trained(run, decoder.base, step, left_out, learner)
   scores = decoder.config.scores and "score" not in left_out
   decoder = dataclasses.replace(
     decoder, lora=lora, config=dataclasses.replace(decoder.config, scores=scores)

@@ -129,8 +129,10 @@ def run(
   by_totals = functools.partial(common.flat, cfg=target_prob, advantages=None)
   flat = by_totals if objective is None else objective
   made = Collector(batches, generator, functions, [], [], flat, 0.0, 0.0, L, P, tries)
-  batch, numbers, _ = collect.collect(made, "policy", jax.random.key(5), writer)
+  batch, numbers, _, sampled = collect.collect(made, "policy", jax.random.key(5), writer)
   assert sampler.params == ["policy"] * len(sampler.keys)
+  begun = [example for examples in plan[: len(sampled)] for example in examples]
+  assert groups.joined(sampled).examples == begun  # those that were dropped, too
   return Run(batch, numbers, sampler, list(batches), warnings)
 
 

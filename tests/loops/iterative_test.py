@@ -97,6 +97,36 @@ def test_the_end_of_an_iteration_has_its_line_whatever_log_every_is(tmp_path):
 
 
 @pytest.mark.slow
+def test_it_learns_from_groups_that_dynamic_sampling_drops(tmp_path):
+  """Learns although its scores of 0, the only reward, leave no group whose rewards differ."""
+  changes = {
+    "sampler.tries": 2,
+    "rewards.functions": (("parity", tiny_runs.PARITY, 0.0),),
+    "steps": 2,
+    "checkpoint.export": False,
+  }
+  iterative.train(resolve(config(**changes)), str(tmp_path))
+  lines = [json.loads(line) for line in (tmp_path / "metrics.jsonl").read_text().splitlines()]
+  assert [line["sampling_tries"] for line in lines if "loss" in line] == [2, 2]
+  (taught,) = [line for line in lines if "reward_model/new" in line]
+  assert taught["reward_model/new"] > 4  # pairs of both steps and both tries
+  assert saved(tmp_path, 2)["reward_model"] != saved(tmp_path, 0)["reward_model"]
+
+
+@pytest.mark.slow
+def test_a_run_is_not_done_before_its_reward_model_is_written(tmp_path, monkeypatch):
+  """Writes result.json last, which says to a later run that all is there."""
+
+  def fails(out, *args):
+    raise OSError(f"no room for {out}")
+
+  monkeypatch.setattr(iterative, "export_merged", fails)
+  with pytest.raises(OSError, match="no room for .*reward_model"):
+    iterative.train(resolve(config(steps=2)), str(tmp_path))
+  assert not (tmp_path / "result.json").exists()
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize("first", [pytest.param(3, marks=pytest.mark.long), 4])
 def test_a_run_that_goes_on_is_the_run_that_was_not_stopped(whole, tmp_path, first):
   iterative.train(resolve(config(steps=first)), str(tmp_path))

@@ -39,6 +39,17 @@ def test_a_folder_that_a_run_would_replace_is_refused(tmp_path, name):
     check_owner(str(tmp_path), tiny_runs.as_json(defaults.get_config()))
 
 
+@pytest.mark.parametrize("name", ["reward_model", "replay"])
+def test_folders_that_only_an_iterative_run_would_replace(tmp_path, name):
+  """Refuses, for instance, a workdir around the run of the reward model that it starts from."""
+  (tmp_path / name).mkdir()
+  (tmp_path / name / "config.json").write_text("mine\n")
+  config = tiny_runs.as_json(defaults.get_config())
+  check_owner(str(tmp_path), config)
+  with pytest.raises(CheckpointError, match=rf"holds {name}/ and no config.json.*another --work"):
+    check_owner(str(tmp_path), config | {"loop": "iterative"})
+
+
 def test_a_workdir_belongs_to_its_config(tmp_path):
   workdir = str(tmp_path / "new" / "run")
   config = defaults.get_config()

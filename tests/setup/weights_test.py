@@ -2,8 +2,12 @@
 
 from typing import Any
 
+import tiny
 from passed_on_test import stub
+from small_models import SMALL
 
+from grpo_jax.models.decoder import Decoder
+from grpo_jax.models.lora import Lora
 from grpo_jax.setup import references, weights
 
 
@@ -26,3 +30,13 @@ def test_the_source_of_a_learner_of_a_run():
   assert (
     weights.began_with({"init_from": "policy", "iterative": None}, weights.REWARD_MODEL) == "policy"
   )
+
+
+def test_a_run_of_all_weights_is_restored_for_a_policy_with_adapters(monkeypatch):
+  """Asks its checkpoint for no adapters, as a reference of a run with `lora.rank`."""
+  asked = []
+  monkeypatch.setattr(weights.provenance, "saved_config", lambda run: {})
+  monkeypatch.setattr(weights, "restore_trained", lambda run, decoder, *_: asked.append(decoder))
+  adapted = Decoder(SMALL["test_qwen3"], tiny.layout(tiny.ONE), lora=Lora(2, 4.0, ("q",)))
+  weights.restore("run", adapted)
+  assert asked == [adapted.base]

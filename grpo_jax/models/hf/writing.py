@@ -25,7 +25,8 @@ def check_target(folder: str | os.PathLike, marker: str, what: str) -> storage.P
   target = storage.absolute(folder)
   # in a bucket, one whose writing ended before its marker is ours as well
   begun = storage.in_bucket(target) and part_of(target).exists()
-  earlier = begun or (target / marker).is_file()
+  is_run = (target / "metrics.jsonl").exists()  # which has a config.json, too
+  earlier = begun or (target / marker).is_file() and not is_run
   if target.exists() and not earlier and (target.is_file() or any(target.iterdir())):
     raise SettingError(
       f"export: {target} holds something else than {what}; an empty or new folder would work"

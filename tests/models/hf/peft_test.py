@@ -13,6 +13,7 @@ from small_models import SMALL
 from grpo_jax.errors import SettingError
 from grpo_jax.models.decoder import Decoder
 from grpo_jax.models.hf import peft, tensors
+from grpo_jax.models.hf.writing import check_target
 from grpo_jax.models.lora import MODULES, Lora, join
 
 
@@ -70,6 +71,16 @@ def test_peft_opens_a_reward_model(tmp_path, monkeypatch):
   got = torch_peft.PeftModel.from_pretrained(on_base, "adapter").eval()(ids).logits.item()
   want = scorer.from_pretrained("merged").eval()(ids).logits.item()
   assert abs(got - want) < 1e-4 < abs(want)
+
+
+def test_a_folder_of_a_run_is_not_replaced_by_a_model(tmp_path):
+  """Tells a run's config.json from a model's."""
+  for name in ("config.json", "metrics.jsonl"):
+    (tmp_path / name).write_text("{}\n")
+  with pytest.raises(SettingError, match="holds something else than a model"):
+    check_target(tmp_path, "config.json", "a model")
+  (tmp_path / "metrics.jsonl").unlink()
+  check_target(tmp_path, "config.json", "a model")
 
 
 def test_what_is_no_adapter_is_not_replaced(tmp_path):
