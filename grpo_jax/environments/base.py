@@ -51,6 +51,7 @@ class Environment(NamedTuple):
   turns: int  # most turns of an episode
   turn_length: int  # most tokens that are sampled in a turn; 0: as many as the completion may have
   discount: float  # factor of the rewards of each later turn
+  judges: bool = False  # alone: nothing else rewards its episodes
 
 
 def functions(code: Mapping[str, Any], arguments: Json) -> Functions:

@@ -296,7 +296,11 @@ def _encoded(
 
 
 def add_answer(episodes: Episodes, environment: Environment, place: Place, answer: Answer) -> None:
-  """Adds what the environment answered to a sample's last turn; it may end the episode."""
+  """Adds what the environment answered to a sample's last turn; it may end the episode.
+
+  An episode that reaches a limit before the environment gave a reward has the reward 0 where
+  nothing else judges it: without a reward it would be left out, and cost nothing.
+  """
   e, n, length = episodes, int(episodes.lengths[place]), episodes.tokens.shape[2]
   e.states[place] = answer.state
   if answer.fault:
@@ -313,6 +317,8 @@ def add_answer(episodes: Episodes, environment: Environment, place: Place, answe
   e.unfinished[place] = False
   if answer.ids or answer.fault:  # it was not over
     e.ended[place] = TRUNCATED
+    if environment.judges and not answer.fault and not e.given[place].any():
+      e.given[(*place, n - 1)] = True
 
 
 def as_rollouts(episodes: Episodes, sizes: Sizes, played: bool = True) -> KnownRollouts:

@@ -35,6 +35,7 @@ def make(experiment: Experiment, model: build.Model) -> Environment | None:
     turns=e.turns,
     turn_length=e.turn_length,
     discount=e.discount,
+    judges=not (experiment.reward_functions or experiment.reward_models),
   )
 
 

@@ -14,7 +14,7 @@ from grpo_jax.environments import base
 from grpo_jax.ops import decoding
 from grpo_jax.packing.plan import Packing
 from grpo_jax.sampling import episodes, generate, rollouts, stream
-from grpo_jax.types import STOPPED, TRUNCATED, Completion, Example, Rollouts
+from grpo_jax.types import STOPPED, TRUNCATED, Completion, Example, Rollouts, Turn
 
 LONG = 24  # L of the episodes; one token in three stops, so that a turn has three or so
 EXAMPLES = [Example(str(n), "", "", {"n": n}) if n != 5 else None for n in range(tiny.P)]
@@ -140,6 +140,17 @@ def test_limits_of_turns_and_of_their_tokens():
   want = naive_play(turns=2, turn_length=2)
   assert_played(got, want)
   assert want["turns"].max() == 2 and (want["ended"] == TRUNCATED).any()
+
+
+@pytest.mark.parametrize("judges", [False, True])
+def test_an_episode_that_reaches_a_limit_has_the_reward_0(judges):
+  """Has none if something else judges it; one that its environment ends has what that gives."""
+  r, *_ = play(answer=lambda state, _: Turn(state, "3 4"), judges=judges)
+  last = np.arange(LONG) == r.lengths[..., None] - 1
+  assert (r.ended == TRUNCATED)[r.lengths > 0].all() and not r.rewards.any()
+  np.testing.assert_array_equal(r.given, judges & last)
+  r, *_ = play(answer=lambda state, _: Turn(state, None), judges=judges)
+  assert (r.ended == STOPPED).any() and not r.given.any()
 
 
 def test_a_bound_on_programs_changes_no_episode():

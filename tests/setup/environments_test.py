@@ -50,6 +50,14 @@ def test_a_config_without_an_environment_has_none(config):
   assert environments.make(make(config), None) is None
 
 
+def test_it_judges_alone_where_nothing_else_gives_rewards(guess, monkeypatch):
+  monkeypatch.setattr(environments.worker, "shared", lambda *args: None)
+  monkeypatch.setattr(environments.build, "message_format", lambda experiment: {"chat": False})
+  made = environments.make(make(guess), None)
+  guess.rewards.functions = ()
+  assert (made.judges, environments.make(make(guess), None).judges) == (False, True)
+
+
 def test_arguments_are_bound_to_both_functions(guess):
   reset, step = scorers.environment(make(guess).environment)
   state = reset(EXAMPLE, 7)
