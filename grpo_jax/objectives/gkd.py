@@ -44,6 +44,7 @@ def check(cfg: ConfigDict) -> None:
   """Refuses bad values, and a share of a mixture that is not made."""
   shared_settings.check(cfg)
   shared_settings.check_at_least(cfg, 0, "ratio_cap")
+  shared_settings.check_keep_condition(cfg, "always")
   divergence(cfg)
   beta, default = cfg.jensen_shannon_beta, settings().jensen_shannon_beta
   if cfg.divergence != "jensen_shannon" and beta != default:
@@ -69,7 +70,7 @@ def loss(outputs: Outputs, batch: TrainBatch, cfg: ConfigDict) -> tuple[Array, M
   if cfg.ratio_cap:
     ratio = surrogate.token_ratio(jax.lax.stop_gradient(logprobs), old)
     weight *= jnp.minimum(ratio, cfg.ratio_cap)
-  reported = metrics.policy_metrics(outputs, batch)
+  reported = metrics.policy_metrics(outputs, batch) | metrics.kept(logprobs, old, batch, cfg)
   reported["divergence"] = metrics.token_mean(jax.lax.stop_gradient(apart), batch.mask)
   return jnp.sum(batch.weights * weight * apart), reported
 

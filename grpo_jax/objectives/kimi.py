@@ -40,7 +40,8 @@ def loss(outputs: Outputs, batch: TrainBatch, cfg: ConfigDict) -> tuple[Array, M
   moved = jnp.sum(batch.mask * (logprobs - old), axis=2, keepdims=True)
   coefficient = jax.lax.stop_gradient(batch.advantages - cfg.tau * moved * batch.mask)
   gain = coefficient * logprobs * common.mismatch(logprobs, old, batch, cfg)
-  return -jnp.sum(batch.weights * gain), metrics.policy_metrics(outputs, batch)
+  reported = metrics.policy_metrics(outputs, batch) | metrics.kept(logprobs, old, batch, cfg)
+  return -jnp.sum(batch.weights * gain), reported
 
 
 OBJECTIVE = Objective(loss, settings=settings, check=check)

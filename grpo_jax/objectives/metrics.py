@@ -118,6 +118,11 @@ def ratio_metrics(
   }
   if delta:
     metrics["clip_delta"] = token_mean(above_delta.astype(jnp.float32), mask)
-  if cfg.get("keep", "all") != "all":
-    metrics["kept"] = token_mean(common.kept(logprobs, old, batch, cfg), mask)
-  return metrics
+  return metrics | kept(logprobs, old, batch, cfg)
+
+
+def kept(logprobs: Array, old: Array, batch: TrainBatch, cfg: ConfigDict) -> Metrics:
+  """Returns the share of tokens that `cfg.keep` learns from; nothing where it is "all"."""
+  if cfg.get("keep", "all") == "all":
+    return {}
+  return {"kept": token_mean(common.kept(logprobs, old, batch, cfg), batch.mask)}

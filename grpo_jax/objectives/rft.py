@@ -21,6 +21,12 @@ def settings() -> ConfigDict:
   return c
 
 
+def check(cfg: ConfigDict) -> None:
+  """Refuses bad values, and to leave out what a negative advantage moves: there is none."""
+  shared_settings.check(cfg)
+  shared_settings.check_keep_condition(cfg, "always", "onwards")
+
+
 def flat(rollouts: Rollouts, cfg: ConfigDict, advantages: Array | None) -> Array:
   """Returns which groups have no correct completion, [P] bool."""
   del advantages
@@ -45,7 +51,8 @@ def loss(outputs: Outputs, batch: TrainBatch, cfg: ConfigDict) -> tuple[Array, M
   """Returns sum(weights * -A log pi) and its metrics."""
   logprobs, old, _ = common.policies(outputs, batch)
   gain = batch.advantages * logprobs * common.mismatch(logprobs, old, batch, cfg)
-  return -jnp.sum(batch.weights * gain), metrics.policy_metrics(outputs, batch)
+  reported = metrics.policy_metrics(outputs, batch) | metrics.kept(logprobs, old, batch, cfg)
+  return -jnp.sum(batch.weights * gain), reported
 
 
-OBJECTIVE = Objective(loss, prepare, settings, data=("live", "samples"), flat=flat)
+OBJECTIVE = Objective(loss, prepare, settings, check, data=("live", "samples"), flat=flat)

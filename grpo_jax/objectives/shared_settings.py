@@ -136,6 +136,12 @@ def check_choice(cfg: ConfigDict, setting: str, choices: Collection[str | int]) 
     raise SettingError(f"{setting}={cfg[setting]!r}: use one of {', '.join(map(str, choices))}")
 
 
+def check_keep_condition(cfg: ConfigDict, *choices: str) -> None:
+  """Refuses to leave tokens out by advantages that the objective does not have."""
+  if cfg.keep != "all":
+    check_choice(cfg, "keep_condition", choices)
+
+
 def check_at_least(cfg: ConfigDict, least: float, *settings: str) -> None:
   """Refuses numbers below `least`."""
   for setting in settings:

@@ -1,5 +1,6 @@
 """What a teacher is asked that the policy is not told."""
 
+import re
 import types
 
 import numpy as np
@@ -156,10 +157,11 @@ def test_without_a_prompt_there_is_nothing_to_ask():
     ("{question}", "use a text with {question} and what the policy is not told"),
     ("{solution}", "use a text with {question} and what the policy is not told"),
     ("{question} {answer}", "use a text with {question} and what the policy is not told"),
+    ("{question} {feedback}\n\n{success}", "a paragraph is left out if a value in it is missing"),
   ],
 )
 def test_a_prompt_that_tells_nothing_is_refused(prompt, said):
-  with pytest.raises(SettingError, match=f"reference.prompt='{prompt}': {said}"):
+  with pytest.raises(SettingError, match=re.escape(f"reference.prompt={prompt!r}: {said}")):
     teacher_prompts.check(experiment(prompt))
 
 

@@ -6,7 +6,8 @@ import numpy as np
 import objective_cases as cases
 import pytest
 
-from grpo_jax.objectives import coefficients, common, grpo
+from grpo_jax.errors import SettingError
+from grpo_jax.objectives import coefficients, common, gkd, grpo, kimi, rft
 
 pytestmark = pytest.mark.usefixtures("float64")
 
@@ -161,3 +162,34 @@ def test_the_share_that_is_kept_is_reported():
   _, keep = expected("icepop", batch, out)
   np.testing.assert_allclose(total / count, keep[np.asarray(batch.mask) > 0].mean(), rtol=1e-6)
   assert "kept" not in grpo.loss(out, batch, cases.settings())[1]
+
+
+@pytest.mark.parametrize("objective", [rft, kimi, gkd])
+def test_so_it_is_where_there_is_no_ratio(objective):
+  """Reports what a mask leaves out, which may be nearly everything."""
+  r = cases.rollouts()
+  cfg = cases.settings(objective, keep="token", keep_high=1.0)
+  batch, out = cases.prepare(r, cfg), cases.outputs(r)
+  total, count = objective.loss(out, batch, cfg)[1]["kept"]
+  _, old, _ = common.policies(out, batch)
+  np.testing.assert_allclose(total, np.sum(common.kept(out.logprobs, old, batch, cfg) * batch.mask))
+  assert 0 < total < count
+  assert "kept" not in objective.loss(out, batch, cases.settings(objective))[1]
+
+
+@pytest.mark.parametrize(
+  "objective, condition, refused",
+  [
+    (gkd, "negative", True),
+    (gkd, "onwards", True),
+    (rft, "negative", True),
+    (rft, "onwards", False),
+  ],
+)
+def test_a_condition_on_advantages_that_there_are_not_is_refused(objective, condition, refused):
+  mask = {"keep": "token", "keep_high": 1.0, "keep_condition": condition}
+  if refused:
+    with pytest.raises(SettingError, match=f"keep_condition='{condition}': use one of always"):
+      cases.settings(objective, **mask)
+  else:
+    assert cases.settings(objective, **mask).keep_condition == condition
