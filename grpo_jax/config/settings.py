@@ -245,7 +245,8 @@ class Learner:
   sizes: int = setting(-1, Whole(0, also=(-1,)),
     "Programs that the learner may compile, and the sampler; fewer mean more padding. 0: any; "
     "-1: any on a CPU, otherwise 8.")
-  max_bad_steps: int = setting(10, Whole(1), "Non-finite steps in a row that end the run.")
+  max_bad_steps: int = setting(10, Whole(1),
+    "Updates in a row that are not finite, which end the run.")
 
 @dataclasses.dataclass(frozen=True)
 class Mesh:
