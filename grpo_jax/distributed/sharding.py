@@ -177,21 +177,28 @@ def make_layout(cfg: settings.Mesh, devices: Sequence[jax.Device] | None = None)
 def make_mesh(sizes: Sequence[int], devices: Sequence[jax.Device]) -> Mesh:
   """Returns a mesh of AXES over all devices; only replica crosses the slow network of slices."""
   types, slices = (AxisType.Auto,) * len(AXES), slice_sizes(devices)
-  if len(slices) == 1:
-    return jax.make_mesh(tuple(sizes), AXES, devices=devices, axis_types=types)
-  if sizes[0] % len(slices) or len(set(slices.values())) > 1:
+  if len(slices) > 1 and (sizes[0] % len(slices) or len(set(slices.values())) > 1):
     raise SettingError(
       f"mesh.replica={sizes[0]}: there are {len(slices)} slices of {sorted(set(slices.values()))} "
       "devices, and only replica may lie across them; use slices of one size and "
       f"mesh.replica={len(slices)} or a multiple of it"
     )
   inside, between = (sizes[0] // len(slices), *sizes[1:]), (len(slices), 1, 1, 1)
-  # the same condition as in `jax.make_mesh` for one slice
-  split = devices[0].device_kind in ("TPU v5 lite", "TPU v5e")
-  device_mesh = mesh_utils.create_hybrid_device_mesh(
-    inside, between, devices, allow_split_physical_axes=split
-  )
-  return Mesh(device_mesh, AXES, axis_types=types)
+  # `jax.make_mesh` splits a side of the torus over two axes of the mesh on v5e only
+  try:
+    if len(slices) == 1:
+      placed = mesh_utils.create_device_mesh(inside, devices, allow_split_physical_axes=True)
+    else:
+      placed = mesh_utils.create_hybrid_device_mesh(
+        inside, between, devices, allow_split_physical_axes=True
+      )
+  except (AssertionError, NotImplementedError, TypeError, ValueError) as error:
+    raise SettingError(
+      f"mesh: jax cannot lay {dict(zip(AXES, sizes))} over {len(devices)} devices of kind "
+      f"{devices[0].device_kind} ({' '.join(str(error).split())[:200]}); use whole slices, with "
+      f"mesh.replica={len(slices)}, mesh.fsdp=-1 and 1 for the other axes if no other mesh fits"
+    ) from error
+  return Mesh(placed, AXES, axis_types=types)
 
 
 def slice_sizes(devices: Sequence[jax.Device]) -> dict[int, int]:

@@ -3,6 +3,7 @@ refused.
 """
 
 import dataclasses
+import math
 
 import jax
 import jax.numpy as jnp
@@ -145,7 +146,7 @@ def test_an_axis_that_does_not_divide_is_one_shard():
 
 @dataclasses.dataclass(frozen=True)
 class Chip:
-  """A TPU v4 chip, one of 2 x 2 in its slice."""
+  """Stands for a TPU chip; 2 x 2 of v4 are a slice unless a test says otherwise."""
 
   id: int
   slice_index: int
@@ -153,10 +154,12 @@ class Chip:
   device_kind: str = "TPU v4"
   core_on_chip: int = 0
   client: None = None
+  sides: tuple[int, int, int] = (2, 2, 1)  # of its slice
 
   @property
   def coords(self) -> tuple[int, int, int]:
-    return self.id % 2, self.id // 2 % 2, 0
+    x, y, z = self.sides
+    return self.id % x, self.id // x % y, self.id // (x * y) % z
 
   @property
   def process_index(self) -> int:
@@ -171,6 +174,63 @@ def test_only_replicas_lie_across_slices(replica, fsdp):
   assert {chip.id for chip in mesh.devices.flat} == set(range(8))
   for row, of_replica in enumerate(mesh.devices):
     assert {chip.slice_index for chip in of_replica.flat} == {row // (replica // 2)}
+
+
+def chips_of(kind: str, *sides: int, slices: int = 1) -> list[Chip]:
+  """Returns the chips of slices with these sides."""
+  of_slice = math.prod(sides)
+  return [
+    Chip(id, id // of_slice, device_kind=kind, sides=sides) for id in range(slices * of_slice)
+  ]
+
+
+@pytest.mark.parametrize(
+  "kind, sides, sizes",
+  [
+    ("TPU v6 lite", (16, 16, 1), (1, 64, 1, 4)),
+    ("TPU v5p", (4, 4, 4), (1, 32, 1, 2)),
+    ("TPU v5p", (4, 4, 4), (1, 32, 2, 1)),
+    ("TPU v4", (4, 4, 4), (2, 4, 2, 4)),
+  ],
+)
+@pytest.mark.parametrize("slices", [1, 2])
+def test_axes_of_a_mesh_may_share_a_side_of_the_torus(kind, sides, sizes, slices):
+  """Checks that tensor's chips are those next to one another."""
+  replica, *others = sizes
+  chips = chips_of(kind, *sides, slices=slices)
+  mesh = sharding.make_mesh((slices * replica, *others), chips)
+  assert mesh.devices.shape == (slices * replica, *others)
+  assert {chip.id for chip in mesh.devices.flat} == {chip.id for chip in chips}
+  for ring in mesh.devices.reshape(-1, sizes[-1]):
+    corners = [chip.coords for chip in ring]
+    widths = [max(side) - min(side) + 1 for side in zip(*corners)]
+    assert math.prod(widths) == sizes[-1] and len({chip.slice_index for chip in ring}) == 1
+
+
+@pytest.mark.parametrize(
+  "kind, sides, sizes",
+  [
+    ("TPU v5 lite", (2, 4, 1), (1, 4, 1, 2)),
+    ("TPU v5 lite", (4, 4, 1), (1, 16, 1, 1)),
+    ("TPU v5 lite", (16, 16, 1), (1, 32, 2, 4)),
+    ("TPU v6 lite", (4, 4, 1), (1, 4, 1, 4)),
+    ("TPU v5p", (4, 4, 4), (1, 16, 4, 1)),
+  ],
+)
+def test_a_mesh_that_jax_lays_itself_is_as_it_lays_it(kind, sides, sizes):
+  chips = chips_of(kind, *sides)
+  assert sharding.make_mesh(sizes, chips) == jax.make_mesh(
+    sizes, sharding.AXES, devices=chips, axis_types=(AxisType.Auto,) * 4
+  )
+
+
+def test_chips_that_make_no_torus_are_refused():
+  chips = chips_of("TPU v4", 4, 4, 1)
+  with pytest.raises(
+    SettingError, match="mesh: jax cannot lay .*'tensor': 3.* 15 devices"
+  ) as error:
+    sharding.make_mesh((1, 5, 1, 3), chips[:-1])
+  assert "\n" not in str(error.value)
 
 
 def test_a_mesh_that_would_cut_parameters_across_slices_is_refused():
