@@ -6,6 +6,16 @@ from typing import Any, TypeGuard
 from grpo_jax.config.kinds import Choice, Form, Number, Whole, is_text
 
 MESH_AXES = ("replica", "fsdp", "group", "tensor")
+MESH_RULES = (
+  ("prompt", ("replica", "fsdp")),
+  ("sample", ("group",)),
+  ("embed", ("fsdp", "group")),
+  ("heads", ("tensor",)),
+  ("kv_heads", ("tensor",)),
+  ("mlp", ("tensor",)),
+  ("vocab", ("tensor",)),
+)
+LOGICAL_AXES = tuple(name for name, _ in MESH_RULES)
 LORA_MODULES = ("q", "k", "v", "o", "gate", "up", "down")  # as in models/lora.py, which imports jax
 STOP_BYTES = 256  # each is a row over the vocabulary in the sampler's table
 CHAT_NAMES = ("messages", "add_generation_prompt")  # that every chat template gets anyway
@@ -46,6 +56,8 @@ def is_rules(value: object) -> bool:
   """Returns whether a value is a table from logical axes to mesh axes, each name once."""
   if not is_pairs(value) or not all(is_text(name) and is_sequence(axes) for name, axes in value):
     return False
+  if not all(name in LOGICAL_AXES for name, _ in value):  # it would shard nothing
+    return False
   return len({name for name, _ in value}) == len(value) and all(
     axis in MESH_AXES and axes.count(axis) == 1 for _, axes in value for axis in axes
   )
@@ -83,7 +95,8 @@ STOP = Form(
   "tuple of texts",
 )
 RULES = Form(
-  f"(('name', ('axis', ...)), ...), each name once, with the axes {', '.join(MESH_AXES)}",
+  f"(('name', ('axis', ...)), ...), each name once and one of {', '.join(LOGICAL_AXES)}, with the "
+  f"axes {', '.join(MESH_AXES)}",
   is_rules,
   "tuple of (name, axes)",
 )
@@ -98,12 +111,3 @@ DTYPE = Choice(("float32", "bfloat16"))
 # Outside of it sampling is greedy or uniform, and float32 loses the log-probs.
 TEMPERATURE = Number(1e-3, 1e3)
 REWARDS = (("correct", "math.answer_correct", 1.0),)
-MESH_RULES = (
-  ("prompt", ("replica", "fsdp")),
-  ("sample", ("group",)),
-  ("embed", ("fsdp", "group")),
-  ("heads", ("tensor",)),
-  ("kv_heads", ("tensor",)),
-  ("mlp", ("tensor",)),
-  ("vocab", ("tensor",)),
-)

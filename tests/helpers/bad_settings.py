@@ -246,6 +246,7 @@ BY_HAND = (
       (("embed", ("fsdp", "fsdp")),),
       (("embed", ()), ("embed", ())),
       ((1, ("fsdp",)),),
+      (("embd", ("fsdp",)),),
     )
   ),
   Bad(RULES, (("prompt", ("fsdp",)), ("sample", ("fsdp",))), "axes of one array"),
@@ -561,8 +562,6 @@ ACCEPTED = (
   Accepted("checkpoint.every", 10**9, "only at the end, and when it is stopped"),
   Accepted("profile.first_step", 10**6, "after the last step: nothing is recorded"),
   Accepted("data.system", "", "a chat without a system message"),
-  Accepted(
-    RULES, (("prompt", ("fsdp",)), ("mine", ("tensor",))), "an axis of a model of one's own"
-  ),
+  Accepted(RULES, (("prompt", ("fsdp",)),), "other axes are whole on each device"),
   Accepted("mine.anything", None, "a setting without a row is its owner's"),
 )
