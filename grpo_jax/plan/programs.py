@@ -63,13 +63,23 @@ def decoder_shape(experiment: Experiment) -> DecoderConfig:
   )
 
 
-def make_workload(experiment: Experiment, devices: Sequence[jax.Device]) -> Workload:
-  """Returns the functions of an online run on `devices`; refuses what the run would refuse."""
+def check(experiment: Experiment) -> None:
+  """Refuses a run of which no plan is made."""
+  if experiment.kind != "online":
+    raise SettingError(
+      f"loop={experiment.loop!r}: a plan is of a run that samples and learns in each step with no "
+      "other model to train; plan a config with loop='online', or a loop whose LIKE is that"
+    )
   if experiment.reference.prompt:
     raise SettingError(
       f"reference.prompt={experiment.reference.prompt!r:.80}: a plan has no completions that a "
       "teacher could be asked about; plan with reference.prompt=''"
     )
+
+
+def make_workload(experiment: Experiment, devices: Sequence[jax.Device]) -> Workload:
+  """Returns the functions of an online run on `devices`; refuses what the run would refuse."""
+  check(experiment)
   layout = sharding.make_layout(experiment.mesh, devices)
   m = experiment.model
   plain = Decoder(decoder_shape(experiment), layout, m.layers, m.remat, m.dtype)

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from typing import NamedTuple, Unpack
 
 from grpo_jax.errors import GrpoError, SettingError
-from grpo_jax.plan import chips, topology
+from grpo_jax.plan import chips, programs, topology
 from grpo_jax.plan.chips import GIB
 from grpo_jax.plan.make import Options, make_plan
 from grpo_jax.plan.page import Plan
@@ -42,6 +42,7 @@ def text(
     command: the command that makes the page, which shows it.
     options: see `make_plan`.
   """
+  programs.check(experiment)
   rows = []
   chip = chips.find_chip(where)
   tried = list(

@@ -8,7 +8,8 @@ from plans import MESHES, small
 from experiments import gsm8k
 from grpo_jax.errors import SettingError
 from grpo_jax.models import variants
-from grpo_jax.plan import lengths, memory, programs
+from grpo_jax.plan import lengths, memory, programs, sweep
+from grpo_jax.setup import defaults
 from grpo_jax.setup.experiment import make
 
 
@@ -74,3 +75,22 @@ def test_with_carried_rollouts_the_sampler_holds_the_groups_of_two_steps():
   assert (4, 4, 16) in shapes and (12,) in shapes and (8, 4, 16) not in shapes
   begun = programs.begun_lengths(workload, of_step)
   np.testing.assert_array_equal(begun.completions, of_step.completions[:4] // 2)
+
+
+@pytest.mark.parametrize(
+  "loop, objective, data",
+  [
+    ("offline", "sft", "solutions"),
+    ("offline", "dpo", "pairs"),
+    ("reward_model", "reward_model", "pairs"),
+    ("iterative", "grpo", "pairs"),
+  ],
+)
+def test_only_online_runs_are_planned(loop, objective, data):
+  c = small(loop=loop, **{"offline.data": data})
+  c.objective = defaults.objective(objective, c)
+  says = f"^loop='{loop}': .* loop='online'"
+  with pytest.raises(SettingError, match=says):
+    programs.make_workload(make(c), jax.devices())
+  with pytest.raises(SettingError, match=says):  # not once for each mesh
+    sweep.text(make(c), "v5e:2x4", 1, 2, command="")
