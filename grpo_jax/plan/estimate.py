@@ -30,7 +30,7 @@ ASSUMPTIONS = (
   f"{HOP_SECONDS * 1e6:g} microsecond more for every chip of its group.",
   "Learning: a gradient costs twice a forward pass, with adapters once; model.remat=block adds a "
   "forward pass of the layers, and the head's logits are always computed twice. Padding "
-  "is computed.",
+  "is computed. Each shard of mesh.group computes all its prompts, as it does while sampling.",
   "Decoding: each step reads the weights, the slots' keys and values (with refills the whole ring "
   f"of sampler.max_length columns) and {LOGIT_PASSES} times the logits.",
   "With sampler.tries a step draws once at least and that often at most.",
@@ -94,8 +94,7 @@ def estimate(
   rate, hbm = chip.flops / chip.devices * OF_PEAK, chip.hbm_rate / chip.devices * OF_HBM
   forward = costs.flops(shape, lengths.prompts, lengths.completions)
   learn_flops = update_flops(workload, lengths) / (1 - padding)
-  none = np.zeros_like(lengths.completions)
-  prefill = costs.flops(shape, lengths.prompts, none) / devices / rate
+  prefill = workload.sample.layout.size("sample") * prompt_flops(shape, lengths) / devices / rate
   steps, read = decode_steps(workload, lengths), step_bytes(workload, lengths)
   operations = step_flops(workload, lengths)
   turns = steps / len(memory.decode_setup(workload).blocks)  # of each loop over a block of the ring
@@ -122,21 +121,27 @@ def estimate(
   )
 
 
+def prompt_flops(shape: DecoderConfig, lengths: Lengths) -> float:
+  """Returns the operations of a forward pass of each prompt once."""
+  return costs.flops(shape, lengths.prompts, np.zeros_like(lengths.completions))
+
+
 def update_flops(workload: Workload, lengths: Lengths) -> float:
   """Returns the operations of an update on all devices, without padding."""
   experiment, needs, shape = workload.experiment, workload.learner.needs, workload.decoder.config
-  one = costs.flops(shape, lengths.prompts, lengths.completions)
+  again = workload.decoder.layout.size("sample") - 1  # each shard of samples has all its prompts
+  one = costs.flops(shape, *lengths) + again * prompt_flops(shape, lengths)
   head = 2.0 * shape.width * shape.vocab * float(lengths.completions.sum())
   ref = reads_reference(needs)
   frozen = bool(
     experiment.learner.mu * experiment.learner.minibatches > 1
     or needs & (Needs.OLD_POLICY | Needs.CRITIC)
   )
-  again = head + (one - head if experiment.model.remat == "block" else 0.0)
+  remade = head + (one - head if experiment.model.remat == "block" else 0.0)
   # a critic counts as a policy, although its head is small
   trees = 2 if Needs.CRITIC in needs else 1
   passes = 2 if experiment.lora.rank else 3  # adapters need no gradient of the weights
-  return ref * one + trees * (frozen * one + experiment.learner.mu * (passes * one + again))
+  return ref * one + trees * (frozen * one + experiment.learner.mu * (passes * one + remade))
 
 
 def link_seconds(collective: Collective, chip: Chip, turns: float) -> float:

@@ -47,6 +47,20 @@ def test_adapters_need_no_gradient_of_the_weights():
   assert estimates.update_flops(workload, lengths) == pytest.approx(3 * one + head)
 
 
+def test_each_shard_of_samples_computes_its_prompts():
+  of_step = programs.Lengths(np.full(8, 8, np.int32), np.full((8, 4), 3, np.int32))
+  fits, found = (made("learn"), made("weights"), made("sample")), []
+  for mesh in ((1, 8, 1, 1), (1, 2, 4, 1)):
+    workload = programs.make_workload(make(small(mesh)), jax.devices())
+    found.append(estimates.estimate(workload, of_step, 0.0, chips.CHIPS["v5e"], *fits))
+  one, four = found
+  once = costs.flops(workload.decoder.config, of_step.prompts, np.zeros((8, 4), np.int32))
+  # the reference, forward, backward, by three more shards
+  assert four.learn_flops - one.learn_flops == pytest.approx(4 * 3 * once)
+  assert four.prefill_s == pytest.approx(4 * one.prefill_s)
+  assert four.forward_flops == one.forward_flops
+
+
 def test_the_longest_step_draws_as_often_as_it_may():
   c = small((1, 2, 1, 4), **{"sampler.tries": 3})
   workload = programs.make_workload(make(c), jax.devices())
