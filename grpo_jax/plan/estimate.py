@@ -10,7 +10,7 @@ import numpy as np
 
 from grpo_jax.models import costs
 from grpo_jax.models.decoder import DecoderConfig
-from grpo_jax.objectives.base import Needs, reads_reference
+from grpo_jax.objectives.base import Needs
 from grpo_jax.plan import memory
 from grpo_jax.plan.chips import Chip
 from grpo_jax.plan.collectives import Collective
@@ -126,13 +126,26 @@ def prompt_flops(shape: DecoderConfig, lengths: Lengths) -> float:
   return costs.flops(shape, lengths.prompts, np.zeros_like(lengths.completions))
 
 
+def pass_flops(workload: Workload, shape: DecoderConfig, lengths: Lengths) -> float:
+  """Returns the operations of a forward pass of a model of this shape in the learner."""
+  again = workload.decoder.layout.size("sample") - 1  # each shard of samples has all its prompts
+  return costs.flops(shape, *lengths) + again * prompt_flops(shape, lengths)
+
+
+def head_flops(shape: DecoderConfig, lengths: Lengths) -> float:
+  """Returns the operations of the logits of each token of completions."""
+  return 2.0 * shape.width * shape.vocab * float(lengths.completions.sum())
+
+
 def update_flops(workload: Workload, lengths: Lengths) -> float:
   """Returns the operations of an update on all devices, without padding."""
   experiment, needs, shape = workload.experiment, workload.learner.needs, workload.decoder.config
-  again = workload.decoder.layout.size("sample") - 1  # each shard of samples has all its prompts
-  one = costs.flops(shape, *lengths) + again * prompt_flops(shape, lengths)
-  head = 2.0 * shape.width * shape.vocab * float(lengths.completions.sum())
-  ref = reads_reference(needs)
+  one, head = pass_flops(workload, shape, lengths), head_flops(shape, lengths)
+  teacher = workload.learner.teacher.decoder.config  # may have a shape of its own
+  asked, logits = pass_flops(workload, teacher, lengths), head_flops(teacher, lengths)
+  ref = asked if Needs.REFERENCE in needs else 0.0
+  if Needs.TEACHER in needs:  # its logits are computed with the policy's, twice
+    ref += asked - logits + experiment.learner.mu * 2 * logits
   frozen = bool(
     experiment.learner.mu * experiment.learner.minibatches > 1
     or needs & (Needs.OLD_POLICY | Needs.CRITIC)
@@ -141,7 +154,7 @@ def update_flops(workload: Workload, lengths: Lengths) -> float:
   # a critic counts as a policy, although its head is small
   trees = 2 if Needs.CRITIC in needs else 1
   passes = 2 if experiment.lora.rank else 3  # adapters need no gradient of the weights
-  return ref * one + trees * (frozen * one + experiment.learner.mu * (passes * one + remade))
+  return ref + trees * (frozen * one + experiment.learner.mu * (passes * one + remade))
 
 
 def link_seconds(collective: Collective, chip: Chip, turns: float) -> float:

@@ -20,7 +20,7 @@ def owner(experiment: Experiment, model: build.Model) -> build.Model:
 
   Args:
     experiment: of the run.
-    model: the policy.
+    model: the policy; a plan's has no tokenizer (None), and only the shapes are compared.
   """
   source = experiment.ref_from
   teaches = experiment.objective.objective.teacher == "ref_from"
@@ -36,8 +36,9 @@ def owner(experiment: Experiment, model: build.Model) -> build.Model:
       f"reference.ema={experiment.reference.ema} with {shown}: this teacher is {shape}, which "
       f"cannot move to the policy, {own}; use reference.ema=0, or a teacher of the same shape"
     )
-  tokenizer = reading.load(folder, "ref_from")
-  if shape.vocab != own.vocab or not reading.alike(model.tokenizer, tokenizer):
+  planned = model.tokenizer is None
+  alike = planned or reading.alike(model.tokenizer, reading.load(folder, "ref_from"))
+  if shape.vocab != own.vocab or not alike:
     raise SettingError(
       f"{shown}: this teacher has {shape.vocab} tokens and the policy {own.vocab}, or they read "
       "text as other tokens; use a teacher that reads the policy's"

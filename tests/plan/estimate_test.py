@@ -5,13 +5,18 @@ import dataclasses
 import jax
 import numpy as np
 import pytest
+import tiny
 from plans import MESHES, made, small
+from small_models import SMALL
 
 from experiments.measure import benchmark, benchmarks
 from grpo_jax.models import costs
-from grpo_jax.plan import chips, programs
+from grpo_jax.models.decoder import Decoder
+from grpo_jax.models.hf import tensors
+from grpo_jax.plan import chips, memory, programs
 from grpo_jax.plan import estimate as estimates
 from grpo_jax.plan.collectives import Collective
+from grpo_jax.setup import defaults, parameters
 from grpo_jax.setup.experiment import make
 
 
@@ -59,6 +64,34 @@ def test_each_shard_of_samples_computes_its_prompts():
   assert four.learn_flops - one.learn_flops == pytest.approx(4 * 3 * once)
   assert four.prefill_s == pytest.approx(4 * one.prefill_s)
   assert four.forward_flops == one.forward_flops
+
+
+@pytest.fixture(scope="module")
+def teacher(tmp_path_factory):
+  """Returns the folder and shape of a teacher, wider than small runs and without a tokenizer."""
+  shape = dataclasses.replace(SMALL["test_qwen3"], width=64, layers=3)
+  folder = str(tmp_path_factory.mktemp("teacher") / "model")
+  tensors.save(folder, shape, Decoder(shape, tiny.layout()).init(jax.random.key(0)))
+  return folder, shape
+
+
+@pytest.mark.parametrize("objective, heads", [("distill", 1), ("gkd", 2 * 2)])
+def test_a_teacher_of_another_shape_is_counted_by_its_own(objective, heads, teacher):
+  """Whole distributions need its logits twice in each of mu passes."""
+  folder, shape = teacher
+  c = small((1, 2, 1, 4), ref_from=folder, **{"learner.mu": 2})
+  c.objective = defaults.objective(objective, c)
+  workload = programs.make_workload(make(c), jax.devices())
+  of_step = programs.Lengths(np.full(8, 8, np.int32), np.full((8, 4), 3, np.int32))
+  assert programs.lower_learn(workload, of_step)
+  size = memory.shard_bytes(parameters.abstract(Decoder(shape, workload.decoder.layout)))
+  assert memory.state_bytes(workload)["reference (float32)"] == size
+  (one, head), (asked, logits) = (
+    (costs.flops(of, *of_step), 2 * of.width * of.vocab * 8 * 4 * 3)
+    for of in (workload.decoder.config, shape)
+  )
+  expected = asked + (heads - 1) * logits + one + 2 * (3 * one + head)  # mu > 1: the old policy's
+  assert estimates.update_flops(workload, of_step) == pytest.approx(expected)
 
 
 def test_the_longest_step_draws_as_often_as_it_may():
