@@ -38,6 +38,8 @@ def main(argv: list[str]) -> None:
   with arguments.one_line_errors():
     if not FLAGS.topology:
       arguments.fail("--topology is missing: the chips to plan for, as in --topology=v5e:2x4")
+    if FLAGS["most"].present and not FLAGS.sweep:
+      arguments.fail("--most without --sweep: it is not read there; leave it out")
     if FLAGS.sweep and FLAGS.scaling:
       arguments.fail("--sweep with --scaling: use one of them")
     for name in ("sweep", "scaling"):

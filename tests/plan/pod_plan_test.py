@@ -23,6 +23,14 @@ def test_flags_that_are_not_read_are_refused(program, mode, flag):
   assert done.stderr == f"error: {name} with {mode}: it is not read there; leave it out\n"
 
 
+@pytest.mark.parametrize("mode", [(), ("--scaling",)])
+def test_the_most_plans_of_no_sweep_are_refused(program, mode):
+  config = "--config=experiments/gsm8k.py:model=tiny"
+  done = program("launch.plan", config, "--topology=v5e:2x2", "--most=3", *mode)
+  assert done.returncode == 2
+  assert done.stderr == "error: --most without --sweep: it is not read there; leave it out\n"
+
+
 TWO_SLICES = ("--slices=2", "--config.mesh.replica=2", "--config.mesh.group=2")
 
 
