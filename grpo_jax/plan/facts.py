@@ -20,6 +20,7 @@ SAY_EVERY = 20  # seconds between lines while the compiler works
 _NEEDS = re.compile(r"(?:Used|required for HLO temporaries \()\s*([\d.]+)([KMGT]?)")
 _COUNTING = ("facts", "hlo", "trips", "collectives")  # modules that make the facts
 _LINES = re.compile(r'(?<=\.py"):\d+:\d+(?: to (?:\d+)?:\d+)?')
+_OPTIONS = ("LIBTPU_INIT_ARGS", "XLA_FLAGS")  # of the compiler, in the environment
 _UNITS = {"": 1, "K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
 
 
@@ -108,7 +109,7 @@ def _first_lines(error: Exception) -> str:
 
 
 def _key(lowered: jax.stages.Lowered, where: str) -> str:
-  """Returns a digest of the program, of its compiler and of the code that counts.
+  """Returns a digest of the program, of its compiler with its options and of the code that counts.
 
   It covers the functions that operations come from, but not their line numbers.
   """
@@ -120,7 +121,9 @@ def _key(lowered: jax.stages.Lowered, where: str) -> str:
     for file in sorted(pathlib.Path(__file__).parent.glob("*.py"))
     if file.stem in _COUNTING
   ]
-  parts = (text, *counting, where, jax.__version__, jaxlib.__version__, libtpu.__version__)
+  options = [os.environ.get(name, "") for name in _OPTIONS]
+  versions = (jax.__version__, jaxlib.__version__, libtpu.__version__)
+  parts = (text, *counting, where, *versions, *options)
   return hashlib.sha256("\n".join(parts).encode()).hexdigest()[:32]
 
 

@@ -2,7 +2,10 @@
 
 import dataclasses
 import json
+import sys
 
+import pytest
+from passed_on_test import stub
 from plans import made
 
 from grpo_jax.plan import facts
@@ -26,3 +29,14 @@ def test_facts_are_read_back_as_they_were_written(tmp_path):
   before = dataclasses.replace(made("learn"), collectives=(known,))
   (tmp_path / "x.json").write_text(json.dumps(dataclasses.asdict(before)))
   assert facts._read(tmp_path / "x.json") == before
+
+
+@pytest.mark.parametrize("name", ["LIBTPU_INIT_ARGS", "XLA_FLAGS"])
+def test_facts_of_a_compiler_with_other_options_are_others(name, monkeypatch):
+  monkeypatch.setitem(sys.modules, "libtpu", stub(__version__="1"))
+  program = stub(as_text=lambda debug_info: "text")
+  monkeypatch.delenv(name, raising=False)
+  before = facts._key(program, "v5e:2x2")
+  assert facts._key(program, "v5e:2x2") == before
+  monkeypatch.setenv(name, "--xla_tpu_scoped_vmem_limit_kib=65536")
+  assert facts._key(program, "v5e:2x2") != before
