@@ -168,8 +168,10 @@ def link_seconds(collective: Collective, chip: Chip, turns: float) -> float:
 def decode_steps(workload: Workload, lengths: Lengths) -> int:
   """Returns the decoding steps of the slowest shard; a completion's first token needs none."""
   s, layout = memory.shard_slots(workload), workload.sample.layout
-  shards = (layout.size("prompt"), s.prompts, layout.size("sample"), -1)
-  queues = lengths.completions.reshape(shards).swapaxes(1, 2).reshape(-1, s.samples)
+  prompts, samples = layout.size("prompt"), layout.size("sample")
+  p, g = lengths.completions.shape
+  by_shard = lengths.completions.reshape(prompts, p // prompts, samples, g // samples)
+  queues = by_shard.swapaxes(1, 2).reshape(prompts * samples, -1)
   return max(_makespan(queue - 1, s.slots) for queue in np.unique(queues, axis=0))
 
 

@@ -139,7 +139,8 @@ class Slots(NamedTuple):
 def shard_slots(workload: Workload) -> Slots:
   """Returns the work of one shard while decoding."""
   experiment, layout, setup = workload.experiment, workload.sample.layout, decode_setup(workload)
-  prompts = experiment.data.prompts // layout.size("prompt")
+  # beside those of a step, those that are carried
+  prompts = (experiment.data.prompts + experiment.sampler.carry) // layout.size("prompt")
   samples = prompts * experiment.sampler.group // layout.size("sample")
   c, inside = setup.decoder.config, setup.decoder.layout
   heads = c.kv_heads // inside.shards("kv_heads", c.kv_heads)

@@ -118,6 +118,15 @@ def test_decode_weights_and_caches_are_those_of_a_shard():
   assert memory.decode_weight_bytes(workload) == 4 * (matrices // 2 + norms)
 
 
+def test_slots_of_carried_rollouts_are_counted():
+  experiment = make(small((2, 2, 1, 2), **{"sampler.carry": 4}))
+  workload = programs.make_workload(experiment, jax.devices())
+  s = memory.shard_slots(workload)
+  assert (s.prompts, s.samples, s.slots) == ((8 + 4) // 4, 3 * 4, 12)
+  # a step's own groups are as many as without
+  assert estimates.decode_steps(workload, lengths.draw(experiment, 0, 0)) == 15
+
+
 def test_decode_weights_in_int8_are_counted_as_such():
   """A byte a number and four for each output channel, in what is held and in what a step reads."""
   c = small((1, 4, 1, 2), **{"sampler.weights_dtype": "int8"})
