@@ -15,7 +15,7 @@ from grpo_jax.plan import memory
 from grpo_jax.plan.chips import Chip
 from grpo_jax.plan.collectives import Collective
 from grpo_jax.plan.facts import Facts
-from grpo_jax.plan.programs import Lengths, Workload
+from grpo_jax.plan.programs import Lengths, Padding, Workload
 
 OF_PEAK = 0.5  # the share of the peak FLOP/s that matrix products reach
 OF_HBM = 0.8  # the share of the bandwidth of HBM that reading reaches
@@ -75,7 +75,7 @@ class Estimate(NamedTuple):
 def estimate(
   workload: Workload,
   lengths: Lengths,
-  padding: float,
+  padding: Padding,
   chip: Chip,
   learn: Facts,
   weights: Facts,
@@ -86,15 +86,16 @@ def estimate(
   Args:
     workload: the run.
     lengths: of the prompts and completions.
-    padding: the share of padding in what the learner computes for completions.
+    padding: in what is computed.
     chip: on which the run is.
     learn, weights, sample: the compiled programs.
   """
   shape, devices = workload.decoder.config, workload.decoder.layout.mesh.size
   rate, hbm = chip.flops / chip.devices * OF_PEAK, chip.hbm_rate / chip.devices * OF_HBM
   forward = costs.flops(shape, lengths.prompts, lengths.completions)
-  learn_flops = update_flops(workload, lengths) / (1 - padding)
+  learn_flops = update_flops(workload, lengths, padding)
   prefill = workload.sample.layout.size("sample") * prompt_flops(shape, lengths) / devices / rate
+  prefill /= 1 - padding.prefill
   steps, read = decode_steps(workload, lengths), step_bytes(workload, lengths)
   operations = step_flops(workload, lengths)
   turns = steps / len(memory.decode_setup(workload).blocks)  # of each loop over a block of the ring
@@ -126,23 +127,28 @@ def prompt_flops(shape: DecoderConfig, lengths: Lengths) -> float:
   return costs.flops(shape, lengths.prompts, np.zeros_like(lengths.completions))
 
 
-def pass_flops(workload: Workload, shape: DecoderConfig, lengths: Lengths) -> float:
+def pass_flops(
+  workload: Workload, shape: DecoderConfig, lengths: Lengths, padding: Padding
+) -> float:
   """Returns the operations of a forward pass of a model of this shape in the learner."""
-  again = workload.decoder.layout.size("sample") - 1  # each shard of samples has all its prompts
-  return costs.flops(shape, *lengths) + again * prompt_flops(shape, lengths)
+  times = workload.decoder.layout.size("sample")  # each shard of samples has all its prompts
+  prompts = prompt_flops(shape, lengths)
+  own = costs.flops(shape, *lengths) - prompts
+  return times * prompts / (1 - padding.prompts) + own / (1 - padding.completions)
 
 
-def head_flops(shape: DecoderConfig, lengths: Lengths) -> float:
+def head_flops(shape: DecoderConfig, lengths: Lengths, padding: Padding) -> float:
   """Returns the operations of the logits of each token of completions."""
-  return 2.0 * shape.width * shape.vocab * float(lengths.completions.sum())
+  tokens = float(lengths.completions.sum()) / (1 - padding.completions)
+  return 2.0 * shape.width * shape.vocab * tokens
 
 
-def update_flops(workload: Workload, lengths: Lengths) -> float:
-  """Returns the operations of an update on all devices, without padding."""
+def update_flops(workload: Workload, lengths: Lengths, padding: Padding) -> float:
+  """Returns the operations of an update on all devices, padding included."""
   experiment, needs, shape = workload.experiment, workload.learner.needs, workload.decoder.config
-  one, head = pass_flops(workload, shape, lengths), head_flops(shape, lengths)
   teacher = workload.learner.teacher.decoder.config  # may have a shape of its own
-  asked, logits = pass_flops(workload, teacher, lengths), head_flops(teacher, lengths)
+  one, asked = (pass_flops(workload, of, lengths, padding) for of in (shape, teacher))
+  head, logits = (head_flops(of, lengths, padding) for of in (shape, teacher))
   ref = asked if Needs.REFERENCE in needs else 0.0
   if Needs.TEACHER in needs:  # its logits are computed with the policy's, twice
     ref += asked - logits + experiment.learner.mu * 2 * logits

@@ -12,7 +12,7 @@ from grpo_jax.plan.collectives import Collective, totals
 from grpo_jax.plan.estimate import Estimate
 from grpo_jax.plan.facts import Facts
 from grpo_jax.plan.memory import Parts
-from grpo_jax.plan.programs import Lengths, Workload
+from grpo_jax.plan.programs import Lengths, Padding, Workload
 
 SMALL = 0.005  # share of a program's bytes; smaller parts share one row
 
@@ -26,7 +26,7 @@ class Plan(NamedTuple):
   chip: Chip
   workload: Workload
   lengths: Lengths
-  padding: float  # share of padding in what the learner computes for completions
+  padding: Padding
   learn: Facts
   weights: Facts  # of the program that prepares them for decoding
   sample: Facts
@@ -226,8 +226,9 @@ def _time(plan: Plan) -> list[str]:
     "| | |",
     "|---|---|",
     f"| one forward pass, counted as the benchmark counts | {e.forward_flops / 1e15:.3f} PFLOP |",
-    f"| the update, all passes, {plan.padding:.1%} padding | {e.learn_flops / 1e15:.3f} PFLOP; "
-    f"{e.learn_flops / peak:.2f} s at the chips' peak |",
+    f"| the update, all passes; padding {plan.padding.completions:.1%} of completions, "
+    f"{plan.padding.prompts:.1%} of prompts | "
+    f"{e.learn_flops / 1e15:.3f} PFLOP; {e.learn_flops / peak:.2f} s at the chips' peak |",
     f"| learning: arithmetic, links | {e.learn_compute_s:.2f} s, {link} |",
     f"| **learning** | **{shown(e.learn_s)}**, {e.tokens / e.learn_s[1]:,.0f} to "
     f"{e.tokens / e.learn_s[0]:,.0f} tokens/s |",

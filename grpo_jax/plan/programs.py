@@ -35,6 +35,14 @@ class Lengths(NamedTuple):
   completions: np.ndarray  # [P, G] int32
 
 
+class Padding(NamedTuple):
+  """Shares of padding in what is computed."""
+
+  completions: float = 0.0  # in the learner
+  prompts: float = 0.0  # in the learner
+  prefill: float = 0.0  # of the prompts in the sampler
+
+
 class Workload(NamedTuple):
   """A run on the devices of a topology; nothing is allocated or compiled."""
 
@@ -203,11 +211,18 @@ def begun_lengths(workload: Workload, lengths: Lengths) -> Lengths:
   return Lengths(prompts, completions // 2)
 
 
-def padding(workload: Workload, lengths: Lengths) -> float:
-  """Returns the share of padding in what the learner computes for these completions."""
+def padding(workload: Workload, lengths: Lengths) -> Padding:
+  """Returns the shares of padding in what is computed for these lengths."""
   sizes = workload.learner.sizes.fresh()
   batch = learn_batch(workload, lengths, sizes)
-  return plan.padding(*batch, workload.decoder.layout, sizes.microbatches)["padding_fraction"]
+  learned = plan.padding(*batch, workload.decoder.layout, sizes.microbatches)
+  prompts, size = sampler_prompts(workload, lengths, workload.learner.sizes.fresh())
+  places = size * workload.sample.layout.size("prompt") if size else prompts.tokens.size
+  return Padding(
+    learned["padding_fraction"],
+    learned["prompt_padding_fraction"],
+    1.0 - float(lengths.prompts.sum()) / places,
+  )
 
 
 def _rollouts(experiment: Experiment, prompts: Prompts, lengths: Lengths) -> Rollouts:

@@ -40,14 +40,16 @@ def plan_of(
     chip=chip,
     workload=workload,
     lengths=of_step,
-    padding=0.0,
+    padding=programs.Padding(),
     learn=learn,
     weights=made("weights"),
     sample=sample,
     learn_memory=memory.learning_parts(workload, learn, 0),
     weights_memory=memory.weights_parts(workload, made("weights"), 0),
     sample_memory=memory.sampling_parts(workload, sample, 0),
-    estimate=estimates.estimate(workload, of_step, 0.0, chip, learn, made("weights"), sample),
+    estimate=estimates.estimate(
+      workload, of_step, programs.Padding(), chip, learn, made("weights"), sample
+    ),
     programs="One.",
     price=price,
   )

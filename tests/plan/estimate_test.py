@@ -34,12 +34,33 @@ def test_operations_are_the_benchmarks():
   workload = programs.make_workload(make(c), jax.devices())
   fits = made("learn"), made("weights"), made("sample")
   of_step = programs.Lengths(prompts.lengths, ends)
-  found = estimates.estimate(workload, of_step, 0.0, chips.CHIPS["v5e"], *fits)
+  found = estimates.estimate(workload, of_step, programs.Padding(), chips.CHIPS["v5e"], *fits)
   assert found.forward_flops == costs.flops(workload.decoder.config, prompts.lengths, ends)
   shape = workload.decoder.config
   head = 2 * shape.width * shape.vocab * ends.sum()
   # reference, forward, backward; no remat
   assert found.learn_flops == pytest.approx(4 * found.forward_flops + head)
+
+
+def test_padding_of_prompts_and_of_completions_is_their_own():
+  """Computes two prompts a shard: a rectangle of 16 tokens in the learner, a list of 12 before."""
+  workload = programs.make_workload(make(small((1, 4, 1, 2))), jax.devices())
+  of_step = programs.Lengths(np.full(8, 5, np.int32), np.full((8, 4), 16, np.int32))
+  padding = programs.padding(workload, of_step)
+  assert padding == pytest.approx((0.0, 6 / 16, 2 / 12))
+  fits = made("learn"), made("weights"), made("sample")
+  bare, found = (
+    estimates.estimate(workload, of_step, each, chips.CHIPS["v5e"], *fits)
+    for each in (programs.Padding(), padding)
+  )
+  prompts = costs.flops(workload.decoder.config, of_step.prompts, np.zeros((8, 4), np.int32))
+  # the reference, forward, backward
+  assert found.learn_flops - bare.learn_flops == pytest.approx(4 * prompts * 3 / 5)
+  assert found.prefill_s == pytest.approx(bare.prefill_s * 12 / 10)
+  half = estimates.update_flops(workload, of_step, programs.Padding(completions=0.5))
+  head = 2 * workload.decoder.config.width * workload.decoder.config.vocab * 8 * 4 * 16
+  own = bare.forward_flops - prompts
+  assert half - bare.learn_flops == pytest.approx(4 * own + head)
 
 
 def test_adapters_need_no_gradient_of_the_weights():
@@ -49,7 +70,9 @@ def test_adapters_need_no_gradient_of_the_weights():
   shape, one = workload.decoder.config, costs.flops(workload.decoder.config, *lengths)
   head = 2 * shape.width * shape.vocab * 8 * 4 * 3
   # the reference, forward, and backward through the activations
-  assert estimates.update_flops(workload, lengths) == pytest.approx(3 * one + head)
+  assert estimates.update_flops(workload, lengths, programs.Padding()) == pytest.approx(
+    3 * one + head
+  )
 
 
 def test_each_shard_of_samples_computes_its_prompts():
@@ -57,7 +80,9 @@ def test_each_shard_of_samples_computes_its_prompts():
   fits, found = (made("learn"), made("weights"), made("sample")), []
   for mesh in ((1, 8, 1, 1), (1, 2, 4, 1)):
     workload = programs.make_workload(make(small(mesh)), jax.devices())
-    found.append(estimates.estimate(workload, of_step, 0.0, chips.CHIPS["v5e"], *fits))
+    found.append(
+      estimates.estimate(workload, of_step, programs.Padding(), chips.CHIPS["v5e"], *fits)
+    )
   one, four = found
   once = costs.flops(workload.decoder.config, of_step.prompts, np.zeros((8, 4), np.int32))
   # the reference, forward, backward, by three more shards
@@ -91,7 +116,7 @@ def test_a_teacher_of_another_shape_is_counted_by_its_own(objective, heads, teac
     for of in (workload.decoder.config, shape)
   )
   expected = asked + (heads - 1) * logits + one + 2 * (3 * one + head)  # mu > 1: the old policy's
-  assert estimates.update_flops(workload, of_step) == pytest.approx(expected)
+  assert estimates.update_flops(workload, of_step, programs.Padding()) == pytest.approx(expected)
 
 
 def test_the_longest_step_draws_as_often_as_it_may():
@@ -99,7 +124,7 @@ def test_the_longest_step_draws_as_often_as_it_may():
   workload = programs.make_workload(make(c), jax.devices())
   lengths = programs.Lengths(np.full(8, 8, np.int32), np.full((8, 4), 3, np.int32))
   fits = made("learn"), made("weights"), made("sample")
-  found = estimates.estimate(workload, lengths, 0.0, chips.CHIPS["v5e"], *fits)
+  found = estimates.estimate(workload, lengths, programs.Padding(), chips.CHIPS["v5e"], *fits)
   assert found.step_s[0] == pytest.approx(found.learn_s[0] + found.sample_s[0])
   assert found.step_s[1] == pytest.approx(found.learn_s[1] + 3 * found.sample_s[1])
 
