@@ -30,7 +30,7 @@ def main(argv: list[str]) -> None:
     check(folders)
     name = run_page.NAME if len(folders) == 1 else COMPARED
     out = flags.FLAGS.out or str(storage.place(folders[0]) / name)
-    storage.check("--out", out)
+    storage.check_file("--out", out, ".html")
     while True:
       ends = [run_page.end_of(storage.place(folder)) for folder in folders]
       finished = None not in ends

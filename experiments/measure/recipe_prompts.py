@@ -16,6 +16,7 @@ from absl import app, flags
 from experiments import arguments
 from grpo_jax.config import sections
 from grpo_jax.errors import SettingError
+from grpo_jax.io import storage
 
 if TYPE_CHECKING:
   from grpo_jax.setup.experiment import Experiment  # imports jax
@@ -26,6 +27,8 @@ def main(argv: list[str]) -> None:
   del argv
   values = flags.FLAGS
   with arguments.one_line_errors():
+    storage.check_disk("--out", values.out, "use a file of a disk")
+    storage.check_file("--out", values.out, new=True)
     sections.check(values.config)
     from grpo_jax.setup import resolve  # imports jax
 

@@ -72,7 +72,7 @@ def main(argv: list[str]) -> None:
     if not flags.FLAGS.out:
       raise SettingError("--out is missing: the file of the picture, as in --out=seeds.png")
     report.check(argv[1:])
-    storage.check("--out", flags.FLAGS.out)
+    storage.check_file("--out", flags.FLAGS.out, ".png")
     draw(argv[1:], storage.place(flags.FLAGS.out))
   print(flags.FLAGS.out)
 

@@ -31,6 +31,7 @@ from ml_collections import ConfigDict, config_flags
 from experiments import arguments, config_files, presets
 from grpo_jax.config import sections
 from grpo_jax.errors import SettingError
+from grpo_jax.io import storage
 from grpo_jax.learning.state import TrainState
 from grpo_jax.loops.collect import score
 from grpo_jax.loops.collector import make_collector
@@ -275,8 +276,9 @@ def check(rows: Sequence[str], out: str | None, overrides: Sequence[str]) -> Non
   """Refuses flags with which nothing could be measured or written."""
   if unknown := [row for row in rows if row not in ROWS]:
     raise SettingError(f"--rows={unknown[0]}: no such row; choose from {', '.join(ROWS)}")
-  if out and not pathlib.Path(out).absolute().parent.is_dir():
-    raise SettingError(f"--out={out}: no such folder; make it first")
+  if out:
+    storage.check_disk("--out", out, "use a file of a disk")
+    storage.check_file("--out", out, ".md", new=True)
   if others := [name for name in overrides if name.startswith("objective.")]:
     raise SettingError(f"--config.{others[0]}: each row has settings of its own; leave it out")
 

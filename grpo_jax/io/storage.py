@@ -95,6 +95,32 @@ def check_reached(name: str, value: str) -> None:
     ) from error
 
 
+def check_file(name: str, value: str, ending: str = "", new: bool = False) -> None:
+  """Refuses a file that could not be written, before the work for it is done.
+
+  Args:
+    name: of the setting.
+    value: of the setting: a file of a disk, or of a bucket, where only the name is checked.
+    ending: that the file's name has.
+    new: refuses a file that is there already.
+  """
+  check(name, value)
+  setting, path = f"{name}={value!r}", absolute(value)
+  if not in_bucket(value):
+    if path.is_dir():
+      raise SettingError(
+        f"{setting}: is a folder; use a file, as in {name}={path / 'file'}{ending}"
+      )
+    if not path.parent.is_dir():
+      raise SettingError(f"{setting}: {path.parent} is no folder; make it first")
+    if not os.access(path.parent, os.W_OK):
+      raise SettingError(f"{setting}: {path.parent} cannot be written; use another folder")
+    if new and path.exists():
+      raise SettingError(f"{setting}: is there already; remove it, or use another name")
+  if not value.endswith(ending):
+    raise SettingError(f"{setting}: use a name that ends with {ending}, as in {value}{ending}")
+
+
 def place(path: str | os.PathLike) -> Path:
   """Returns the path of a folder or file, on a disk or in a bucket."""
   return Path(os.fspath(path))

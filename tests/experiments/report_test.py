@@ -25,6 +25,14 @@ def test_a_page_of_two_runs(program, tmp_path):
   assert program("experiments.report", runs[0]).stdout.strip() == f"{runs[0]}/report.html"
 
 
+def test_a_log_is_not_overwritten(program, tmp_path):
+  run = begun(tmp_path / "a")
+  log = (tmp_path / "a" / "metrics.jsonl").read_bytes()
+  done = program("experiments.report", run, f"--out={run}/metrics.jsonl")
+  assert done.returncode == 2 and "ends with .html" in done.stderr and done.stderr.count("\n") == 1
+  assert (tmp_path / "a" / "metrics.jsonl").read_bytes() == log
+
+
 @pytest.mark.parametrize(
   "arguments, said",
   [

@@ -60,6 +60,35 @@ def test_any_name_of_a_disk_will_do(value):
   storage.check("init_from", value)
 
 
+@pytest.mark.parametrize(
+  ("value", "new", "said"),
+  [
+    ("folder.html", False, "is a folder; use a file, as in --out="),
+    ("none/x.html", False, "none is no folder; make it first"),
+    ("there.html/x.html", False, "there.html is no folder; make it first"),
+    ("metrics.jsonl", False, "use a name that ends with .html, as in "),
+    ("page", False, "page.html"),
+    ("there.html", True, "is there already; remove it, or use another name"),
+  ],
+)
+def test_a_file_that_cannot_be_written_is_refused(tmp_path, value, new, said):
+  (tmp_path / "folder.html").mkdir()
+  (tmp_path / "there.html").touch()
+  with pytest.raises(SettingError) as error:
+    storage.check_file("--out", f"{tmp_path}/{value}", ".html", new)
+  assert str(error.value).startswith(f"--out='{tmp_path}/{value}': ") and said in str(error.value)
+
+
+def test_a_file_that_can_be_written_passes(tmp_path, monkeypatch):
+  """Takes one that is there, too, unless it has to be new, one of this folder and a bucket's."""
+  (tmp_path / "there.html").touch()
+  storage.check_file("--out", f"{tmp_path}/there.html", ".html")
+  storage.check_file("--out", f"{tmp_path}/new", new=True)
+  storage.check_file("--out", "gs://bucket/none/x.html", ".html")
+  monkeypatch.chdir(tmp_path)
+  storage.check_file("--out", "page.html", ".html", new=True)
+
+
 def test_a_bucket_without_gcsfs_is_refused_with_the_command(monkeypatch):
   monkeypatch.setitem(sys.modules, "gcsfs", None)
   with pytest.raises(

@@ -3,6 +3,7 @@
 import json
 
 import pytest
+from absl import flags
 
 from experiments import arithmetic
 from experiments.measure import recipe_prompts
@@ -22,6 +23,16 @@ def test_they_are_what_the_run_samples_for():
   assert [line["answer"] for line in found] == [example.answer for example in expected]
   for line, example in zip(found, expected, strict=True):
     assert model.tokenizer.encode(line["prompt"]) == model.render(example.question)
+
+
+def test_a_file_that_is_there_is_refused_before_anything_is_read(tmp_path, monkeypatch, capsys):
+  there = tmp_path / "prompts.jsonl"
+  there.write_text("mine")
+  monkeypatch.setattr(flags, "FLAGS", type("Values", (), {"config": None, "out": str(there)}))
+  with pytest.raises(SystemExit):
+    recipe_prompts.main([])
+  assert f"--out='{there}': is there already; remove it" in capsys.readouterr().err
+  assert there.read_text() == "mine"
 
 
 def test_chats_are_refused():

@@ -3,6 +3,7 @@
 import json
 
 import pytest
+from absl import flags
 
 from experiments.measure import seeds
 from grpo_jax.errors import SettingError
@@ -15,6 +16,16 @@ def test_folders_are_grouped_by_task():
   }
   with pytest.raises(SettingError, match="DIR='runs/guess': its name is no TASK_SEED"):
     seeds.tasks(["runs/guess"])
+
+
+def test_a_picture_of_another_kind_is_refused(tmp_path, monkeypatch, capsys):
+  folder = tmp_path / "sft_0"
+  folder.mkdir()
+  (folder / "metrics.jsonl").touch()
+  monkeypatch.setattr(flags, "FLAGS", type("Values", (), {"out": f"{tmp_path}/seeds.xyz"}))
+  with pytest.raises(SystemExit):
+    seeds.main(["seeds", str(folder)])
+  assert "seeds.xyz': use a name that ends with .png" in capsys.readouterr().err
 
 
 def test_a_run_without_rewards_is_refused(tmp_path):

@@ -143,7 +143,11 @@ def test_a_line_rounds_noise_away():
   ("rows", "out", "overrides", "message"),
   [
     (["grpo", "gpro"], None, [], "--rows=gpro: no such row; choose from grpo, "),
-    (["grpo"], "no/such/costs.md", [], "--out=no/such/costs.md: no such folder"),
+    (["grpo"], "no/such/costs.md", [], "--out='no/such/costs.md': "),
+    (["grpo"], f"{ROOT}/tests", [], f"--out='{ROOT}/tests': is a folder"),
+    (["grpo"], f"{ROOT}/README.md", [], f"--out='{ROOT}/README.md': is there already"),
+    (["grpo"], "costs.txt", [], "--out='costs.txt': use a name that ends with .md"),
+    (["grpo"], "gs://bucket/costs.md", [], "--out='gs://bucket/costs.md': is in a bucket"),
     (["grpo"], None, ["objective.beta"], "--config.objective.beta: each row has settings"),
   ],
 )
