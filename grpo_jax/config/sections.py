@@ -33,6 +33,8 @@ SETTINGS: dict[str, Setting] = {
   for name, row in section.settings.items()
 }
 KINDS: dict[str, Kind] = {name: row.kind for name, row in SETTINGS.items()}
+# Settings of rows (name, folder or file, weight).
+PLACES_IN_ROWS = ("data.mixture", "rewards.outcome_models", "rewards.process_models")
 
 
 def defaults() -> ConfigDict:
@@ -57,10 +59,20 @@ def typed(config: ConfigDict) -> Json:
 def expand(config: ConfigDict) -> None:
   """Replaces `~` by the home directory in settings that name a folder or file."""
   for name, kind in KINDS.items():
+    section, _, last = name.rpartition(".")
+    holder = operator.attrgetter(section)(config) if section else config
     if kind is PLACE:
-      section, _, last = name.rpartition(".")
-      holder = operator.attrgetter(section)(config) if section else config
       holder[last] = storage.expanded(name, holder[last])
+    elif name in PLACES_IN_ROWS:
+      holder[last] = tuple(_expanded_row(name, row) for row in holder[last])
+
+
+def _expanded_row(name: str, row: Any) -> Any:
+  """Returns a row with `~` replaced in its second entry; what is no such row stays as it is."""
+  match row:
+    case (first, str(place), *rest):
+      return (first, storage.expanded(name, place), *rest)
+  return row
 
 
 def check(config: ConfigDict) -> None:

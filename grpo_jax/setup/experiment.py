@@ -121,6 +121,7 @@ class Experiment(settings.Settings):
 def make(config: ConfigDict) -> Experiment:
   """Returns the experiment of a config whose values are within their ranges (sections.check)."""
   config = config.copy_and_resolve_references()  # whatever the caller changes later
+  sections.expand(config)
   fields = sections.typed(config)
   kind = loop_names.kind(fields["loop"])
   objective = registry.configured(config.objective)

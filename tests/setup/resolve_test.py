@@ -4,7 +4,7 @@ import pytest
 
 from grpo_jax.errors import SettingError
 from grpo_jax.setup import defaults
-from grpo_jax.setup.experiment import Experiment
+from grpo_jax.setup.experiment import Experiment, make
 from grpo_jax.setup.resolve import resolve
 
 
@@ -12,6 +12,25 @@ def test_defaults_are_an_experiment():
   config = defaults.get_config()
   made = resolve(config)
   assert isinstance(made, Experiment) and made.steps == config.steps
+
+
+def test_a_tilde_is_the_home_directory_in_every_setting_of_a_folder(monkeypatch):
+  """Expands those in rows, too, and leaves the config of the caller as it is."""
+  monkeypatch.setenv("HOME", "/home/me")
+  config = defaults.get_config()
+  config.data.path, config.ref_from = "~/d", "~/r"
+  config.data.mixture = (("arithmetic", "~/m", 1.0), ("gsm8k", "m", 1.0))
+  config.data.test_name = "arithmetic"
+  config.rewards.outcome_models = (("judge", "~/o", 1.0),)
+  config.rewards.process_models = (("steps", "~/p", 0.5),)
+  made = make(config)
+  assert (made.data.path, made.ref_from) == ("/home/me/d", "/home/me/r")
+  assert [row[1] for row in made.data.mixture] == ["/home/me/m", "m"]
+  assert [model.folder for model in made.reward_models] == ["/home/me/o", "/home/me/p"]
+  assert config.data.path == "~/d" and config.rewards.outcome_models[0][1] == "~/o"
+  config.rewards.outcome_models = (("judge", "~nobody_here/o", 1.0),)
+  with pytest.raises(SettingError, match="^rewards.outcome_models='~nobody_here/o': there is no"):
+    make(config)
 
 
 @pytest.mark.parametrize(
