@@ -31,7 +31,7 @@ from collections.abc import Callable
 from absl import app, flags
 from ml_collections import ConfigDict
 
-from experiments import arguments
+from experiments import arguments, stages
 from experiments.measure import jobs, processes
 from experiments.progress import Progress
 from grpo_jax.config import kinds, sections
@@ -128,14 +128,25 @@ def check_runs(config: ConfigDict) -> None:
 
 
 def check_arms(config: ConfigDict) -> None:
-  """Ends this process if the settings of an arm are wrong, which its run would say hours later."""
+  """Ends this process if the settings of an arm are wrong, which its run would say hours later.
+
+  So it does if a reward model is not there, unless a run before the run may make it.
+  """
+  from grpo_jax.reward_models import load  # imports jax
+  from grpo_jax.setup import resolve
+
   arguments.define_config("of an arm")
   for arm in jobs.names(config):
     run = jobs.job(config, storage.place("."), arm, config.lrs[0], config.seeds[0])
     sys.argv = [f"arm {arm}", *run.flags]  # ml_collections reads overrides from there
     arguments.parse_flags(sys.argv)
     with arguments.one_line_errors():
-      sections.check(flags.FLAGS.config)
+      runs = stages.divide(flags.FLAGS.config, str(run.folder))
+      for stage in runs:
+        with stages.named(stage, runs):
+          experiment = resolve.resolve(stage.config)
+      if len(runs) == 1:
+        load.shapes(experiment)
     # each may be defined once
     for name in [name for name in flags.FLAGS if name.startswith("config.")]:
       delattr(flags.FLAGS, name)

@@ -2,9 +2,11 @@
 page says.
 """
 
+import dataclasses
 import html.parser
 import importlib
 import io
+import json
 import os
 import pathlib
 import signal
@@ -14,6 +16,7 @@ import threading
 import numpy as np
 import pytest
 import rich.console
+import small_models
 
 from experiments import arguments, progress
 from experiments.measure import (
@@ -101,16 +104,20 @@ def calls(workdir):
 
 
 @pytest.mark.parametrize(
-  "c",
+  ("module", "arg"),
   [
-    comparisons.get_config(),
-    comparisons.get_config("quick"),
-    reward_comparison.get_config("orm=o,prm=p"),
-    off_policy.get_config(),
+    (comparisons, ""),
+    (comparisons, "quick"),
+    (reward_comparison, "orm={judge},prm={judge}"),
+    (off_policy, ""),
   ],
   ids=["objectives", "quick", "rewards", "off_policy"],
 )
-def test_every_arm_is_a_run_whose_settings_exist(c):
+def test_every_arm_is_a_run_whose_settings_exist(module, arg, tmp_path):
+  shape = dataclasses.replace(small_models.SMALL["test_qwen3"], scores=True)
+  (tmp_path / "model").mkdir()
+  (tmp_path / "model" / "decoder.json").write_text(json.dumps(dataclasses.asdict(shape)))
+  c = module.get_config(arg.format(judge=tmp_path))
   compare.check(c)
   compare.check_runs(c)
   for arm in jobs.names(c):
@@ -213,6 +220,17 @@ def test_bad_input_is_one_line(program, tmp_path):
       "",
       {"arms": (("grpo", "grpo"), ("late", "grpo", "iterative.epochs=0"))},
       "iterative.epochs=0",
+    ),
+    ("eval.reward=math.none", {}, "eval.reward='math.none': "),
+    (
+      "",
+      {"base": "experiments/gemma3_270m.py", "settings": ("first.rewards.deadline=-1",)},
+      "first.rewards.deadline=-1.0: use",
+    ),
+    (
+      "rewards.outcome_models=(('judge', '/no/where', 1.0),)",
+      {},
+      "rewards.outcome_models has 'judge', '/no/where': no such folder",
     ),
   ],
 )
