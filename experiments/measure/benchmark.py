@@ -322,6 +322,7 @@ def main(argv: list[str]) -> None:
     [a for a in sys.argv[1:] if not a.startswith(("--vs", "--peer", "--rounds"))]
   )
   peer, rounds = peer_commands.of_peer(values.vs, values.peer, config), []
+  peer_commands.check_peer(values.vs, values.peer)
   for i in range(values.rounds):
     ours, theirs = peer_commands.last_json(own), peer_commands.last_json(peer)
     rounds.append((ours, theirs))

@@ -117,6 +117,8 @@ def main(argv: list[str]) -> None:
   systems = ("grpo_jax", *([values.vs] if values.vs else []))
   made = [(r["workload"], r["system"]) for r in results]
   wanted = [(w, system) for w in points() for system in systems if (w, system) not in made]
+  if any(system == values.vs for _, system in wanted):
+    peer_commands.check_peer(values.vs, values.peer)
   start = time.perf_counter()
   for i, (workload, system) in enumerate(wanted):
     left = (

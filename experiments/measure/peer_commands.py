@@ -47,6 +47,20 @@ def of_peer(name: str, python: str, config: ConfigDict) -> list[str]:
   return command + (["--tail"] if b.tail else [])
 
 
+def check_peer(name: str, python: str) -> None:
+  """Ends the program if the peer's Python does not start, or does not find its library."""
+  use = f"use the Python of an environment that has {name}, as in --peer=peers/bin/python"
+  try:
+    done = subprocess.run(
+      [python, "-c", f"import {name}"], capture_output=True, text=True, check=False
+    )
+  except OSError as error:
+    arguments.fail(f"--peer={python}: does not start ({error.strerror}); {use}")
+  if done.returncode:
+    reason = (done.stderr.strip() or f"it ended with {done.returncode}").splitlines()[-1]
+    arguments.fail(f"--peer={python}: cannot import {name} ({reason}); {use}")
+
+
 def own(arguments_: list[str]) -> list[str]:
   """Returns the command of this program with some arguments."""
   return [sys.executable, "-m", "experiments.measure.benchmark", *arguments_]

@@ -7,7 +7,7 @@ import json
 import pytest
 from absl import flags
 
-from experiments.measure import benchmarks, growth
+from experiments.measure import benchmarks, growth, peer_commands
 
 
 def test_one_thing_grows_at_a_time():
@@ -27,7 +27,8 @@ def test_what_was_measured_is_not_measured_again(tmp_path, monkeypatch):
   pytest.importorskip("matplotlib")
   values = type("Values", (), {"workdir": str(tmp_path), "vs": "trl", "peer": "python"})
   monkeypatch.setattr(flags, "FLAGS", values)
-  asked = []
+  asked, checked = [], []
+  monkeypatch.setattr(peer_commands, "check_peer", lambda *peer: checked.append(peer))
 
   def measure(workload, system, peer):
     if len(asked) == 5 and not (tmp_path / "growth.png").exists() and len(results()) == 5:
@@ -48,4 +49,6 @@ def test_what_was_measured_is_not_measured_again(tmp_path, monkeypatch):
   asked.remove(None)
   assert len(asked) == 2 * len(growth.points()) and asked[:5] == asked_before
   assert all(asked.count(one) == 1 for one in asked)
+  growth.main([])  # nothing is left, and no peer is needed
+  assert checked == [("trl", "python")] * 2
   assert (tmp_path / "growth.png").stat().st_size > 10_000

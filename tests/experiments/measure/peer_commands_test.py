@@ -1,5 +1,7 @@
 """Checks what a peer is told, and what is refused because it cannot do it."""
 
+import sys
+
 import pytest
 
 from experiments.measure import benchmarks, peer_commands
@@ -20,6 +22,23 @@ def test_a_peer_that_cannot_do_the_same_is_not_compared(peer, arg, message, caps
   with pytest.raises(SystemExit):
     peer_commands.of_peer(peer, "python", benchmarks.get_config(arg))
   assert message in capsys.readouterr().err
+
+
+def test_a_python_without_the_peer_is_refused(tmp_path, monkeypatch, capsys):
+  """Takes one that can import it, whatever it is."""
+  monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+  (tmp_path / "trl.py").touch()
+  peer_commands.check_peer("trl", sys.executable)
+  (tmp_path / "trl.py").write_text("raise ImportError('no torch')")
+  for python, message in [
+    (f"{tmp_path}/none", "does not start (No such file or directory); use the Python of"),
+    (str(tmp_path), "does not start (Permission denied); use the Python of an environment"),
+    (sys.executable, "cannot import trl (ImportError: no torch); use the Python of an environment"),
+  ]:
+    with pytest.raises(SystemExit):
+      peer_commands.check_peer("trl", python)
+    err = capsys.readouterr().err
+    assert err.startswith(f"error: --peer={python}: {message}") and err.count("\n") == 1
 
 
 def test_a_peer_is_told_the_workload():
