@@ -25,7 +25,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from absl import app, flags
-from ml_collections import ConfigDict
+from ml_collections import ConfigDict, config_flags
 
 from experiments import arguments
 from experiments.measure import peer_commands, rates
@@ -314,13 +314,13 @@ def main(argv: list[str]) -> None:
     if not values.vs:
       print(json.dumps(measure(config)))
       return
-  if more := [a for a in sys.argv[1:] if a.startswith("--config.")]:
+  config_flag = values["config"]
+  if more := [*config_flags.get_override_values(config_flag)]:
     arguments.fail(
-      f"{more[0]} with --vs={values.vs}: a peer takes the arguments of --config=FILE:arg=value only"
+      f"--config.{more[0]} with --vs={values.vs}: a peer takes the arguments of "
+      "--config=FILE:arg=value only"
     )
-  own = peer_commands.own(
-    [a for a in sys.argv[1:] if not a.startswith(("--vs", "--peer", "--rounds"))]
-  )
+  own = peer_commands.own([f"--config={config_flags.get_config_filename(config_flag)}"])
   peer, rounds = peer_commands.of_peer(values.vs, values.peer, config), []
   peer_commands.check_peer(values.vs, values.peer)
   for i in range(values.rounds):

@@ -1,10 +1,14 @@
 """The benchmark: what it counts, what it prints, and what it asks of peers."""
 
+import sys
+
 import numpy as np
 import pytest
 from absl import flags
+from conftest import ROOT
+from ml_collections import config_flags
 
-from experiments.measure import benchmark, benchmarks
+from experiments.measure import benchmark, benchmarks, peer_commands
 from grpo_jax.config import kinds
 from grpo_jax.errors import SettingError
 from grpo_jax.models import variants
@@ -67,6 +71,53 @@ def test_a_setting_that_is_refused_is_one_line(monkeypatch, capsys):
     benchmark.main([])
   assert end.value.code == 2
   assert capsys.readouterr().err == "error: model.remat='full': use none, block or dots\n"
+
+
+@pytest.fixture
+def flagged(monkeypatch):
+  """Returns a function that measures by a command line, and then what was run, without running."""
+  values, run = flags.FlagValues(), []
+  monkeypatch.setattr(flags, "FLAGS", values)
+  monkeypatch.setattr(peer_commands, "check_peer", lambda *peer: run.append(peer))
+  numbers = {"tok_per_s_generate": 1, "tok_per_s_step": 1, "peak_rss_gb": 1}
+  monkeypatch.setattr(peer_commands, "last_json", lambda command: run.append(command) or numbers)
+  config_flags.DEFINE_config_file("config", flag_values=values)
+  for name in ("vs", "peer"):
+    flags.DEFINE_string(name, None, "", flag_values=values)
+  flags.DEFINE_integer("rounds", 3, "", flag_values=values)
+
+  def main(*arguments):
+    monkeypatch.setattr(sys, "argv", ["benchmark", *arguments])
+    benchmark.main(values(sys.argv))
+    return run
+
+  return main
+
+
+WORKLOAD = f"--config={ROOT}/experiments/measure/benchmarks.py:prompts=4"
+
+
+@pytest.mark.parametrize(
+  "more",
+  [
+    ["--vs=trl", "--peer=python", "--rounds=1"],
+    ["--vs", "trl", "--peer", "python", "--rounds", "1"],
+    ["-vs=trl", "-peer=python", "-rounds=1"],
+  ],
+)
+def test_its_own_process_is_given_the_workload_alone(flagged, more):
+  """Checks the peer first; the two then take turns, and neither starts a peer of its own."""
+  checked, ours, theirs = flagged(WORKLOAD, *more)
+  assert checked == ("trl", "python")
+  assert ours == [sys.executable, "-m", "experiments.measure.benchmark", WORKLOAD]
+  assert theirs[:2] == ["python", "experiments/measure/peers/trl_step.py"]
+
+
+@pytest.mark.parametrize("override", ["--config.steps=3", "-config.steps=3"])
+def test_a_peer_is_given_no_single_setting(flagged, override, capsys):
+  with pytest.raises(SystemExit):
+    flagged(WORKLOAD, override, "--vs=trl")
+  assert capsys.readouterr().err.startswith("error: --config.steps with --vs=trl: a peer takes")
 
 
 @pytest.mark.slow
