@@ -57,7 +57,8 @@ def main(argv: list[str]) -> None:
   logging.set_verbosity(logging.WARNING)  # orbax logs every step it takes
   values = flags.FLAGS
   with arguments.one_line_errors(), said_of("--path"), sources.output() as out:
-    paths = [path for value in values.path or () for path in value.split(",") if path]
+    given = [path for value in values.path or () for path in value.split(",") if path]
+    paths = [storage.expanded("--path", path) for path in given]
     print("starting: importing jax, loading weights and data", flush=True)
     experiment, steps = check(values.config, paths, values.step or [], values.out)
     # all of them before the first is evaluated
@@ -152,8 +153,11 @@ def evaluate_model(
     for kind, generator in generators.items():
       text, before = f"{path}: {kind}", n * len(outcomes)
       progress = functools.partial(_show, bar, before, text)
-      seen = functools.partial(_keep, samples, {"step": step or 0, "path": path, "kind": kind})
+      rows: list[dict[str, Any]] = []
+      seen = functools.partial(_keep, rows, {"step": step or 0, "path": path, "kind": kind})
       outcomes.append(evaluator.solve(generator, params, key, progress, seen))
+      # a problem's greedy samples are all equal: one is kept
+      samples += rows[:: generator.sample.setup.group] if kind == "greedy" else rows
   numbers = policy.metrics_of(*outcomes)
   for _, warning in evaluator.warnings(numbers):
     print(f"warning: {warning}", flush=True)

@@ -3,7 +3,10 @@
 import dataclasses
 
 import pytest
+import tiny_runs
+from absl import flags
 
+from experiments import evaluate as evaluate_command
 from grpo_jax.errors import SettingError
 from grpo_jax.evaluation import evaluator
 from grpo_jax.setup import build
@@ -72,6 +75,35 @@ def test_reward_models_judge_batches_that_divide_over_the_learner_s_mesh(config)
   judged = dataclasses.replace(experiment, reward_models=("a model",))
   with pytest.raises(SettingError, match="^eval.batch=12: use a multiple of 8"):
     evaluator.Evaluator(judged, model)
+
+
+def test_several_shards_of_samples_leave_one_greedy_row_of_a_problem():
+  """Keeps the rows of several paths in one group for each problem, with both kinds."""
+  changes = {"mesh.fsdp": 4, "mesh.group": 2, "eval.problems": 5, "eval.batch": 4}
+  experiment = make(tiny_runs.config(changes | {"eval.samples": 4}))
+  model = build.model(experiment)
+  of_path = [
+    evaluate_command.evaluate_model(experiment, path, None, model).samples for path in ("a", "b")
+  ]
+  asked = [row["question"] for row in of_path[0] if row["kind"] == "greedy"]
+  assert len(asked) == len(set(asked)) == 5 and len(of_path[0]) == 5 + 5 * 4
+  groups: dict[int, list[str]] = {}
+  for row in evaluate_command.of_all_paths(of_path):
+    groups.setdefault(row["group"], []).append(row["question"])
+  assert [(len(rows), len(set(rows))) for rows in groups.values()] == [(10, 1)] * 5
+
+
+def test_a_tilde_is_expanded_in_every_path(monkeypatch, capsys):
+  def check(config, paths, *_):
+    raise SettingError(f"seen: {paths}")
+
+  monkeypatch.setenv("HOME", "/home/me")
+  monkeypatch.setattr(evaluate_command, "check", check)
+  values = {"path": ["A,~/B", "~/C"], "config": None, "step": None, "out": None}
+  monkeypatch.setattr(flags, "FLAGS", type("Values", (), values))
+  with pytest.raises(SystemExit):
+    evaluate_command.main([])
+  assert "seen: ['A', '/home/me/B', '/home/me/C']" in capsys.readouterr().err
 
 
 def leaves(example: Example, completion):
