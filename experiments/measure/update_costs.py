@@ -40,8 +40,8 @@ from grpo_jax.objectives import common
 from grpo_jax.objectives.base import Needs, reads_reference
 from grpo_jax.sampling import rollouts
 from grpo_jax.sampling.generate import generate
-from grpo_jax.setup import build, registry
-from grpo_jax.setup.experiment import Experiment, changed, make
+from grpo_jax.setup import build, registry, resolve
+from grpo_jax.setup.experiment import Experiment, changed
 from grpo_jax.types import HostRollouts, HostScored
 
 BASE = "grpo"
@@ -147,11 +147,6 @@ def draw(experiment: Experiment, devices: Sequence[jax.Device] | None = None) ->
 def as_pairs(batch: HostRollouts) -> HostRollouts:
   """Returns groups of two, [P G / 2, 2, ...]: a prompt for every two of its completions."""
   prompts, group = batch.lengths.shape
-  if group % 2:
-    raise SettingError(
-      f"--config.sampler.group={group} with pairs: a completion would be left over; use an even "
-      "one, or leave dpo out of --rows"
-    )
   # the prompts' arrays have no axis of completions
   repeated = jax.tree.map(lambda x: np.repeat(x, group // 2, axis=0), batch.prompts)
   fields = {
@@ -227,7 +222,13 @@ def measure(
     show: called with the cost of a row once it is measured.
     devices: to shard a batch over; None: all.
   """
-  experiments = {row: make(config_of(row)) for row in (BASE, *rows)}
+  experiments = {row: resolve.resolve(config_of(row)) for row in (BASE, *rows)}
+  group = experiments[BASE].sampler.group
+  if group % 2 and (of_pairs := [row for row in rows if experiments[row].source == "pairs"]):
+    raise SettingError(
+      f"--config.sampler.group={group} with pairs: a completion would be left over; use an even "
+      f"one, or leave {', '.join(of_pairs)} out of --rows"
+    )
   batch = draw(experiments[BASE], devices)
   base = make_program(changed(experiments[BASE], ONE_UPDATE), batch, devices)
   costs = []

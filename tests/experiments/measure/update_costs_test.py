@@ -75,8 +75,17 @@ def test_pairs_are_the_same_completions_each_with_its_prompt():
   np.testing.assert_array_equal(pairs.prompts.lengths, [0, 0, 1, 1, 2, 2])
   np.testing.assert_array_equal(pairs.prompts.tokens[:, 0], [0, 0, 1, 1, 2, 2])
   assert pairs.rewards is None
-  with pytest.raises(SettingError, match="--config.sampler.group=3 with pairs"):
-    costs.as_pairs(batch(2, 3))
+
+
+def test_what_a_row_cannot_do_is_refused_before_the_first_is_measured(monkeypatch):
+  """Refuses groups that leave a completion over in pairs, and settings that a run refuses."""
+  monkeypatch.setattr(costs, "draw", lambda *_: pytest.fail("a batch was sampled"))
+  for changes, rows, message in [
+    ({"sampler.group": 3}, ("grpo", "dpo"), "^--config.sampler.group=3 with pairs.* leave dpo out"),
+    ({"data.system": "a"}, ("dpo",), "^data.system='a'"),
+  ]:
+    with pytest.raises(SettingError, match=message):
+      costs.measure(functools.partial(costs.row_config, FILE, TINY | changes), rows, 1)
 
 
 def test_both_take_turns_after_one_update_each(monkeypatch):
