@@ -9,7 +9,9 @@ whether its final answer is right. A call ends a turn, and environments/calculat
 Hardware: two CPU cores; 20 minutes beside other work. Score to expect: a greedy accuracy of 75 to
 93% after the SFT and of 84 to 96% after GRPO, samples 60 to 81% and 80 to 93% (three seeds).
 
-    :without   the same problems and runs without the calculator: next to none is solved
+    :without      the same problems and runs without the calculator: next to none is solved
+    :objective=   a row of presets.py or a file of yours, as in arithmetic.py
+    :teacher=     for distill, mopd, gkd and distill_offline: a Hugging Face folder or a run
 """
 
 from ml_collections import ConfigDict
@@ -20,9 +22,9 @@ from grpo_jax.setup import defaults
 
 def get_config(arg: str = "") -> ConfigDict:
   """Returns the config; `arg` is what follows the colon in --config=FILE:arg."""
-  args = arguments.parse_arg(arg, without=False, objective="grpo")
+  args = arguments.parse_arg(arg, without=False, objective="grpo", teacher="")
   c, first = both(args.without), both(args.without)
-  presets.choose(c, args.objective)
+  presets.choose(c, args.objective, args.teacher)
   c.steps = 100
   c.data.prompts = 32
   c.sampler.group = 8

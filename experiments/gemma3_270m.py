@@ -17,6 +17,7 @@ and ends at 54%: --config.data.prompts=80 --config.sampler.slots=0 --config.lear
     :lora         trains adapters of rank 16 in both
     :data=gsm8k   learns GSM8K, which is far harder; --config.data.path=FOLDER as in gsm8k.py
     :objective=   a row of presets.py or a file of yours, as in arithmetic.py
+    :teacher=     for distill, mopd, gkd and distill_offline: a Hugging Face folder or a run
     :shuffled     the rewards of a group in another order: a control, which should learn nothing
 """
 
@@ -34,7 +35,7 @@ from grpo_jax.types import Completion, Example
 def get_config(arg: str = "") -> ConfigDict:
   """Returns the config; `arg` is what follows the colon in --config=FILE:arg."""
   args = arguments.parse_arg(
-    arg, lora=False, data=("arithmetic", "gsm8k"), shuffled=False, objective="grpo"
+    arg, lora=False, data=("arithmetic", "gsm8k"), shuffled=False, objective="grpo", teacher=""
   )
   c, first = both(args), both(args)
   c.steps = 100
@@ -44,7 +45,7 @@ def get_config(arg: str = "") -> ConfigDict:
   c.learner.lr = 5e-5 if args.lora else 2e-6
   c.learner.warmup = 5
   c.eval.every = 20
-  presets.choose(c, args.objective)
+  presets.choose(c, args.objective, args.teacher)
   if args.shuffled:
     c.rewards.functions = (("shuffled", "experiments.gemma3_270m:shuffled", 1.0),)
 

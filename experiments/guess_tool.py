@@ -10,6 +10,9 @@ found the number within five guesses: halving what is left finds every one
 Hardware: two CPU cores; 35 minutes beside other work. Score to expect: greedy play finds
 58 to 68% of the 31 numbers after the SFT and 87 to 94% after GRPO, samples 45% and 80% (three
 seeds).
+
+    :objective=   a row of presets.py or a file of yours, as in arithmetic.py
+    :teacher=     for distill, mopd, gkd and distill_offline: a Hugging Face folder or a run
 """
 
 from ml_collections import ConfigDict
@@ -20,9 +23,9 @@ from grpo_jax.setup import defaults
 
 def get_config(arg: str = "") -> ConfigDict:
   """Returns the config; `arg` is what follows the colon in --config=FILE:arg."""
-  args = arguments.parse_arg(arg, objective="grpo")
+  args = arguments.parse_arg(arg, objective="grpo", teacher="")
   c, first = both(), both()
-  presets.choose(c, args.objective)
+  presets.choose(c, args.objective, args.teacher)
   c.steps = 150
   c.data.prompts = 32
   c.sampler.group = 16

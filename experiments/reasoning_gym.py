@@ -11,6 +11,7 @@ the answers by SFT; the second learns from scores alone. Hardware: two CPU cores
     :start=DIR     GRPO from that run or folder, and no SFT: for a curriculum, start each level from
                    the run of the one before
     :objective=    a row of presets.py or a file of yours, as in arithmetic.py
+    :teacher=DIR   for distill, mopd, gkd and distill_offline: a Hugging Face folder or a run
 """
 
 from ml_collections import ConfigDict
@@ -21,13 +22,13 @@ from grpo_jax.setup import defaults
 
 def get_config(arg: str = "") -> ConfigDict:
   """Returns the config; `arg` is what follows the colon in --config=FILE:arg."""
-  args = arguments.parse_arg(arg, task="chain_sum", level=0, start="", objective="grpo")
+  args = arguments.parse_arg(arg, task="chain_sum", level=0, start="", objective="grpo", teacher="")
   c = task(args)
   c.steps = 100
   c.sampler.tries = 2
   c.learner.lr = 3e-4
   c.learner.warmup = 5
-  presets.choose(c, args.objective)
+  presets.choose(c, args.objective, args.teacher)
   if args.start:
     c.init_from = args.start
   else:

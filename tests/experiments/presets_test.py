@@ -1,10 +1,12 @@
 """Tests that the numbers of the papers are those of the rows and of the objectives' settings."""
 
+import importlib
 import operator
 
 import pytest
 
 from experiments import presets
+from grpo_jax.errors import SettingError
 from grpo_jax.setup import defaults
 
 # Beside what other tests compare with formulas.
@@ -58,3 +60,18 @@ def test_a_row_has_the_numbers_of_its_paper(name: str) -> None:
   presets.choose(c, name, teacher)
   found = {key: operator.attrgetter(key)(c) for key in NUMBERS[name]}
   assert found == NUMBERS[name]
+
+
+@pytest.mark.parametrize(
+  "file", ["arithmetic", "calculator_tool", "gemma3_270m", "gsm8k", "guess_tool", "reasoning_gym"]
+)
+@pytest.mark.parametrize(
+  ("row", "setting"), [("gkd", "ref_from"), ("distill_offline", "offline.teacher")]
+)
+def test_every_file_that_takes_a_row_takes_its_teacher(file: str, row: str, setting: str) -> None:
+  """Refuses the row without one, and says what works."""
+  module = importlib.import_module(f"experiments.{file}")
+  c = module.get_config(f"objective={row},teacher=runs/teacher")
+  assert operator.attrgetter(setting)(c) == "runs/teacher"
+  with pytest.raises(SettingError, match=f"teacher='': {row} .*; use teacher=FOLDER"):
+    module.get_config(f"objective={row}")
