@@ -31,6 +31,7 @@ from experiments import arguments
 from experiments.measure import peer_commands, rates
 from grpo_jax.config import kinds, sections
 from grpo_jax.distributed import sharding
+from grpo_jax.errors import SettingError
 from grpo_jax.learning import learn, optimizer, passes
 from grpo_jax.learning.state import MODEL, TrainState, create
 from grpo_jax.models import lora, variants
@@ -96,6 +97,8 @@ def make_shape(b: ConfigDict) -> DecoderConfig:
   """Returns the shape of the model: that of a published one, or of the sizes given."""
   if b.variant:
     return variants.variant(b.variant)
+  if b.width < b.head_dim:
+    raise SettingError(f"benchmark.width={b.width}: use at least head_dim={b.head_dim}")
   heads = b.width // b.head_dim
   return DecoderConfig(
     vocab=b.vocab,
@@ -272,7 +275,7 @@ def summary(config: ConfigDict, steps: list[Step], rate: float, copied: float) -
   middle = statistics.median
   # gradients, of which adapters need none of the weights; the reference, the old policy
   passes = (2 if config.lora.rank else 3) * config.learner.mu
-  passes += (config.objective.beta > 0) + (config.learner.mu > 1)
+  passes += (config.objective.beta > 0) + (config.learner.mu * config.learner.minibatches > 1)
   generate_s, learn_s = middle(s.generate_s for s in steps), middle(s.learn_s for s in steps)
   step_s, tokens = middle(s.generate_s + s.learn_s for s in steps), middle(s.tokens for s in steps)
   found = {

@@ -128,6 +128,24 @@ def test_adapters_are_measured_over_weights_in_bfloat16():
   assert found["learn_of_limit"] > 0
 
 
+def test_several_minibatches_need_the_pass_of_the_old_policy_too():
+  step = benchmark.Step(
+    0, 2.0, 8, 8, 6.0, 0, 0, {"padding_fraction": 0, "prompt_padding_fraction": 0}
+  )
+  config = benchmarks.get_config("beta=0,sample=false")
+  shares = []
+  for mu, minibatches in ((1, 1), (1, 2), (2, 1)):
+    config.learner.mu, config.learner.minibatches = mu, minibatches
+    shares.append(benchmark.summary(config, [step], 1.0, 1.0)["learn_of_limit"] / 3)
+  assert shares == [3, 3 + 1, 2 * 3 + 1]
+
+
+def test_a_width_without_a_head_is_refused():
+  config = benchmarks.get_config("width=32,head_dim=64")
+  with pytest.raises(SettingError, match="^benchmark.width=32: use at least head_dim=64$"):
+    benchmark.measure(config)
+
+
 def test_a_workload_may_have_the_shape_of_a_published_model():
   shape = benchmark.make_shape(benchmarks.get_config("variant=qwen3_8b,width=64").benchmark)
   assert shape == variants.variant("qwen3_8b")
