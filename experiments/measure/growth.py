@@ -111,7 +111,12 @@ def main(argv: list[str]) -> None:
   with arguments.one_line_errors():
     storage.check_disk("--workdir", values.workdir, "use a folder of a disk")
   folder = pathlib.Path(values.workdir)
-  folder.mkdir(parents=True, exist_ok=True)
+  try:
+    folder.mkdir(parents=True, exist_ok=True)
+  except OSError as error:
+    arguments.fail(
+      f"--workdir={values.workdir}: cannot be made ({error.strerror}); use another folder"
+    )
   path = folder / "growth.jsonl"
   results = jsonl.read(path)
   systems = ("grpo_jax", *([values.vs] if values.vs else []))

@@ -52,3 +52,16 @@ def test_what_was_measured_is_not_measured_again(tmp_path, monkeypatch):
   growth.main([])  # nothing is left, and no peer is needed
   assert checked == [("trl", "python")] * 2
   assert (tmp_path / "growth.png").stat().st_size > 10_000
+
+
+def test_a_workdir_that_is_a_file_is_refused(tmp_path, monkeypatch, capsys):
+  pytest.importorskip("matplotlib")
+  (tmp_path / "file").touch()
+  for name, reason in (("file", "File exists"), ("file/growth", "Not a directory")):
+    folder = f"{tmp_path}/{name}"
+    values = type("Values", (), {"workdir": folder, "vs": None, "peer": "python"})
+    monkeypatch.setattr(flags, "FLAGS", values)
+    with pytest.raises(SystemExit):
+      growth.main([])
+    said = f"error: --workdir={folder}: cannot be made ({reason}); use another folder\n"
+    assert capsys.readouterr().err == said
