@@ -10,7 +10,7 @@ alternate, after one of each that compiles; the numbers are medians of --steps o
 
 import statistics
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple, cast
 
 import jax
@@ -18,6 +18,7 @@ import jax.numpy as jnp
 import numpy as np
 from absl import app, flags
 
+from experiments import arguments
 from grpo_jax.data.loader import Batches
 from grpo_jax.distributed import sharding
 from grpo_jax.loops.carried import Carrier
@@ -34,8 +35,13 @@ NUMBERS = {
   "prompts": 16, "group": 8, "slots": 0, "carry": 4, "max_age": 2, "length": 256, "mean": 64,
   "steps": 8, "layers": 4, "width": 256, "vocab": 2048, "prompt_len": 32,
 }  # fmt: skip
-for name, default in NUMBERS.items():
-  flags.DEFINE_integer(name, default, "see above", lower_bound=0)
+
+
+def define(names: Iterable[str]) -> None:
+  """Defines flags of NUMBERS; `--slots=0` stands for as many as there are completions."""
+  for name in names:
+    least = 0 if name == "slots" else 1
+    flags.DEFINE_integer(name, NUMBERS[name], "see above", lower_bound=least)
 
 
 class Step(NamedTuple):
@@ -148,4 +154,5 @@ def main(argv: list[str]) -> None:
 
 
 if __name__ == "__main__":
-  app.run(main)
+  define(NUMBERS)
+  app.run(main, flags_parser=arguments.parse_flags)

@@ -16,6 +16,7 @@ import numpy as np
 from absl import app, flags
 from ml_collections import ConfigDict
 
+from experiments import arguments
 from grpo_jax.distributed import sharding
 from grpo_jax.distributed.sharding import Layout
 from grpo_jax.packing import plan
@@ -128,4 +129,4 @@ if __name__ == "__main__":
   flags.DEFINE_enum(
     "platform", "tpu", ["cpu", "gpu", "tpu"], "Whose rows: on a TPU a row holds one completion."
   )
-  app.run(main)
+  app.run(main, flags_parser=arguments.parse_flags)

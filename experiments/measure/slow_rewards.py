@@ -1,7 +1,7 @@
 """Measures what a slow reward costs a step: scored after sampling, and by workers while it samples.
 
-    python -m experiments.measure.slow_rewards [--seconds=0.1] [--workers=16] [--steps=5]
-        [--prompts=16] [--group=8] [--slots=32] [--length=512] [--mean=64]
+    python -m experiments.measure.slow_rewards [--seconds=0.1] [--workers=16] [--steps=8]
+        [--prompts=16] [--group=8] [--slots=0] [--length=256] [--mean=64] [--layers=4] [--width=256]
 
 A model with random weights samples, as in carrying.py. The reward waits for --seconds, as one does
 that asks another program. Steps of both kinds alternate, after one of each that compiles and starts
@@ -17,6 +17,7 @@ import jax
 import jax.numpy as jnp
 from absl import app, flags
 
+from experiments import arguments
 from experiments.measure import carrying
 from grpo_jax.loops.reward_workers import Asked, RewardWorkers
 from grpo_jax.rewards import combine
@@ -27,6 +28,7 @@ from grpo_jax.types import Completion, Example
 
 SECONDS = flags.DEFINE_float("seconds", 0.1, "see above", lower_bound=0.0)
 WORKERS = flags.DEFINE_integer("workers", 16, "see above", lower_bound=1)
+NUMBERS = [name for name in carrying.NUMBERS if name not in ("carry", "max_age")]
 NAME = "slow"
 
 
@@ -91,7 +93,7 @@ def steps_of(sizes: dict[str, int], seconds: float, workers: int) -> Callable[[i
 def main(argv: list[str]) -> None:
   """Prints the medians of both kinds of steps."""
   del argv
-  sizes: dict[str, Any] = {name: flags.FLAGS[name].value for name in carrying.NUMBERS}
+  sizes: dict[str, Any] = {name: flags.FLAGS[name].value for name in NUMBERS}
   arms = {
     "after sampling": steps_of(sizes, SECONDS.value, 0),
     f"{WORKERS.value} workers": steps_of(sizes, SECONDS.value, WORKERS.value),
@@ -108,4 +110,5 @@ def main(argv: list[str]) -> None:
 
 
 if __name__ == "__main__":
-  app.run(main)
+  carrying.define(NUMBERS)
+  app.run(main, flags_parser=arguments.parse_flags)

@@ -27,3 +27,21 @@ def test_the_table_holds_medians():
   row = carrying.table({"some": steps}).splitlines()[1].split()
   assert row == ["some", "2.00", "50", "10", "50.0%", "0.25"]
   assert steps[0].speed == pytest.approx(25)
+
+
+@pytest.mark.parametrize(
+  ("command", "argument", "said"),
+  [
+    ("carrying", "--mean=0", "mean=0: "),
+    ("carrying", "8", "8: not understood"),
+    ("slow_rewards", "--carry=4", "'carry'"),
+    ("slow_rewards", "--group=0", "group=0: "),
+    ("slow_rewards", "8", "8: not understood"),
+    ("programs", "8", "8: not understood"),
+  ],
+)
+def test_what_is_not_read_and_what_makes_no_sense_is_refused(program, command, argument, said):
+  small = {"prompts": 2, "group": 2, "length": 8, "mean": 3, "layers": 1, "width": 64, "vocab": 32}
+  flags = [f"--{name}={value}" for name, value in small.items() if command != "programs"]
+  done = program(f"experiments.measure.{command}", "--steps=1", *flags, argument)
+  assert done.returncode == 2 and done.stderr.count("\n") == 1 and said in done.stderr
