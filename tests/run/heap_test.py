@@ -3,12 +3,13 @@
 import ctypes
 import os
 import pathlib
+import re
 import subprocess
 import sys
 
 import pytest
 
-HEAP = "glibc.malloc.mmap_threshold=8589934592:glibc.malloc.trim_threshold=8589934592"
+ROOT = pathlib.Path(__file__).parents[2]
 FREED = """
 import pathlib
 import numpy as np
@@ -19,12 +20,16 @@ def resident():
   return int(line.split()[1])
 
 start = resident()
-x = np.ones(25_000_000)  # 200 MB
+large = np.ones(25_000_000)  # 200 MB
+small = [np.ones(125_000) for _ in range(200)]  # 1 MB each
 above = bytes(1000)
-del x
-kept = resident() - start
+held = resident() - start
+del large
+after_large = resident() - start
+del small
+after_small = resident() - start
 heap.release()
-print(kept, resident() - start)
+print(held, after_large, after_small, resident() - start)
 """
 
 
@@ -32,14 +37,17 @@ print(kept, resident() - start)
   not hasattr(ctypes.CDLL(None), "malloc_trim"), reason="the C library is not glibc"
 )
 def test_what_was_freed_goes_back_to_the_system():
-  """Under the settings of launch/local.sh it stays in the process until then."""
-  root = pathlib.Path(__file__).parents[2]
+  """Gives large arrays back at once, small ones by `release`, under launch/local.sh's settings."""
+  script = (ROOT / "launch/local.sh").read_text()
+  (tunables,) = re.findall(r"\$\{GLIBC_TUNABLES-(\S+)\}", script)
   done = subprocess.run(
     [sys.executable, "-c", FREED],
-    env=os.environ | {"GLIBC_TUNABLES": HEAP, "PYTHONPATH": str(root)},
+    env=os.environ | {"GLIBC_TUNABLES": tunables, "PYTHONPATH": str(ROOT)},
     capture_output=True,
     text=True,
     check=True,
   )
-  kept, left = map(int, done.stdout.split())
-  assert kept > 180_000 and left < 40_000
+  held, after_large, after_small, left = map(int, done.stdout.split())
+  assert held > 380_000
+  assert 180_000 < after_large < 220_000
+  assert after_small > 180_000 and left < 40_000
