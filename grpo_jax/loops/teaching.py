@@ -11,6 +11,7 @@ process reward model, which is asked after each step (DeepSeekMath, arXiv 2402.0
 """
 
 import functools
+import math
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
@@ -90,7 +91,9 @@ def experiment_of_reward_model(experiment: Experiment, kind: Kind) -> Experiment
   source = cfg.reward_model or experiment.init_from
   objective = {"name": kind.objective, **registry.objective_defaults(kind.objective)}
   learner = {"lr": cfg.reward_model_lr, "schedule": "constant", "warmup": 0, "mu": 1}
-  learner |= {"minibatches": 1, "microbatch": 0}
+  # at most as many prompts at a time as the policy's; 0 stands for all
+  microbatch = math.gcd(cfg.pairs, experiment.learner.microbatch) % cfg.pairs
+  learner |= {"minibatches": 1, "microbatch": microbatch}
   learner |= dict.fromkeys(STOP_RULES, 0.0)
   changes = {
     "init_from": source,
