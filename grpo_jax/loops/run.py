@@ -222,12 +222,12 @@ class Run:
 
   def log(self, step: int, metrics: Mapping[str, Number], always: bool = False) -> None:
     """Writes the metrics of a step (`always` as a line), and ends a run that is not finite."""
-    first_step = time.perf_counter() - self.started
-    if step == self.first:
-      metrics = {**metrics, "time/first_step": first_step}
-    self.writer.step(step, metrics, always)
-    if step == self.first:
-      self.writer.say(f"the first step is done after {first_step:.0f} s{self.programs}")
+    self.profiler.after(step)
+    own = {"time/first_step": time.perf_counter() - self.started} if step == self.first else {}
+    self.writer.step(step, {**metrics, **own}, always)
+    if own:
+      seconds = own["time/first_step"]
+      self.writer.say(f"the first step is done after {seconds:.0f} s{self.programs}")
     self.watch(metrics, self.writer)
     for learner in self.learners.values():
       learner.check_finite(metrics, self._safe)

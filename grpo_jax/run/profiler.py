@@ -8,6 +8,7 @@ from grpo_jax.config import settings
 class Profiler:
   """Records `steps` steps from `first_step` on into a folder; 0 steps: nothing.
 
+  Evaluations and checkpoints between these steps are recorded, too, but not those after the last.
   A run that is resumed inside the window records the rest of it; the end of a run closes it.
   """
 
@@ -17,11 +18,14 @@ class Profiler:
     self.folder, self.recording = folder, False
 
   def before(self, step: int) -> None:
-    """Starts or stops recording before `step`, as the window says."""
+    """Starts recording before the first step of the window."""
     if step in self.window and not self.recording:
       jax.profiler.start_trace(self.folder)
       self.recording = True
-    if step not in self.window:
+
+  def after(self, step: int) -> None:
+    """Stops recording after the last step of the window."""
+    if step + 1 == self.window.stop:
       self.close()
 
   def close(self) -> None:

@@ -10,7 +10,7 @@ from grpo_jax.run.profiler import Profiler
 @pytest.mark.parametrize(
   "first, last, said",
   [
-    (0, 9, ["start", "stop"]),  # before step 2, before step 5
+    (0, 9, ["start", "stop"]),  # before step 2, after step 4
     (3, 9, ["start", "stop"]),  # a run that goes on inside the window
     (5, 9, []),
     (0, 3, ["start", "stop"]),  # a run that ends inside it
@@ -26,6 +26,8 @@ def test_what_is_started_is_stopped(first, last, said, monkeypatch):
   for step in range(first, last + 1):
     profiler.before(step)
     assert (calls.count("start") > calls.count("stop")) == (step in (2, 3, 4))
+    profiler.after(step)  # what follows the window is not recorded
+    assert (calls.count("start") > calls.count("stop")) == (step in (2, 3))
   profiler.close()
   profiler.close()
   assert calls == said
