@@ -150,7 +150,7 @@ def check_later(experiment: "Experiment", first: "Experiment", before: str) -> N
   from grpo_jax.setup.experiment import LIVE, changed
 
   start = experiment
-  if experiment.init_from == before:
+  if storage.same(experiment.init_from, before):
     shape = {
       "init_from": first.init_from,
       "tokenizer": experiment.tokenizer or first.tokenizer,
@@ -163,11 +163,12 @@ def check_later(experiment: "Experiment", first: "Experiment", before: str) -> N
     collector.make_batches(start, model)
     Evaluator(start, model)
     load.find(start, model, absent=before)
-  elif start.kind == "offline":
-    offline.make_batches(start, model)
-    if start.offline.teacher != before:
+  elif start.kind == "offline" and offline.make_batches(start, model)[0]:  # of samples to be drawn
+    collector.make_batches(start, model)
+    load.find(start, model, absent=before)
+    if not storage.same(start.offline.teacher, before):
       references.check_source(start.offline.teacher, model, "offline.teacher")
-  if reads_reference(start.objective.needs) and start.ref_from != before:
+  if reads_reference(start.objective.needs) and not storage.same(start.ref_from, before):
     references.check_source(start.ref_from, references.owner(start, model), "ref_from")
 
 

@@ -107,7 +107,7 @@ def check_file(name: str, value: str, ending: str = "", new: bool = False) -> No
   check(name, value)
   setting, path = f"{name}={value!r}", absolute(value)
   if not in_bucket(value):
-    if path.is_dir():
+    if path.is_dir() or value.endswith("/"):
       raise SettingError(
         f"{setting}: is a folder; use a file, as in {name}={path / 'file'}{ending}"
       )
@@ -115,7 +115,7 @@ def check_file(name: str, value: str, ending: str = "", new: bool = False) -> No
       raise SettingError(f"{setting}: {path.parent} is no folder; make it first")
     if not os.access(path.parent, os.W_OK):
       raise SettingError(f"{setting}: {path.parent} cannot be written; use another folder")
-    if new and path.exists():
+    if new and path.is_file():
       raise SettingError(f"{setting}: is there already; remove it, or use another name")
   if not value.endswith(ending):
     raise SettingError(f"{setting}: use a name that ends with {ending}, as in {value}{ending}")
@@ -129,6 +129,12 @@ def place(path: str | os.PathLike) -> Path:
 def absolute(path: str | os.PathLike) -> Path:
   """Returns the absolute path; one in a bucket stays as it is."""
   return place(path) if in_bucket(path) else place(pathlib.Path(path).absolute())
+
+
+def same(one: str, other: str) -> bool:
+  """Returns whether two settings name one folder; "" names none."""
+  ends = [os.fspath(absolute(path)).rstrip("/") for path in (one, other) if path]
+  return len(ends) == 2 and ends[0] == ends[1]
 
 
 def expanded(name: str, path: str) -> str:

@@ -16,7 +16,7 @@ from grpo_jax.distributed import hosts
 from grpo_jax.environments.base import Failed
 from grpo_jax.loops import carried, sample_metrics
 from grpo_jax.loops.collector import Collector
-from grpo_jax.loops.groups import Scored, choose, failed, padded, with_rewards
+from grpo_jax.loops.groups import Scored, choose, failed, last_tokens, padded, with_rewards
 from grpo_jax.loops.reward_workers import Asked
 from grpo_jax.models.decoder import Params
 from grpo_jax.packing import balance
@@ -132,8 +132,11 @@ def _warn(batch: Scored, collector: Collector, writer: Writer) -> None:
       f"the reward {fault.name!r} failed: {fault.message}; it counts as "
       f"rewards.on_error={collector.on_error:g} there, and reward_faults counts how often",
     )
-  completions = int((batch.rollouts.lengths > 0).sum())
-  if collector.names == [ENVIRONMENT] and completions and not batch.rollouts.given.any():
+  r = batch.rollouts
+  completions = int((r.lengths > 0).sum())
+  at_a_limit = last_tokens(r) & (r.ended == TRUNCATED)[..., None]  # 0 if nothing was given
+  given = r.given & ~(at_a_limit & (r.rewards == 0))
+  if collector.names == [ENVIRONMENT] and completions and not given.any():
     writer.warn(
       f"silent {ENVIRONMENT}",
       f"the environment gave none of the {completions} episodes of a step a reward, and there is "

@@ -59,6 +59,8 @@ def padded(places: Sequence[int], prompts: int) -> list[int]:
 
 def joined(batches: Sequence[Scored]) -> Scored:
   """Returns all groups of several batches in order."""
+  if len(batches) == 1:
+    return batches[0]
   return choose(batches, range(sum(len(batch.examples) for batch in batches)))
 
 

@@ -82,8 +82,9 @@ def train(experiment: Experiment, workdir: str) -> None:
       current = collector._replace(models=models())
       key = build.key(experiment.seed, build.SAMPLE, step)
       batch, sampling, seconds, sampled = collect(current, policy.params, key, run.writer)
-      every = joined(sampled)  # the groups that dynamic sampling drops have labels, too
-      replay.add(step, teaching.labelled(kind, every, current, experiment, step))
+      # the groups that dynamic sampling drops have labels, too
+      replay.add(step, teaching.labelled(kind, joined(sampled), current, experiment, step))
+      del sampled  # its arrays need not stay on the mesh
       learned = policy.learn(step, batch.rollouts, run.writer)
       seconds["learn"] = learned.seconds
       metrics = learned.metrics | sampling | {"iteration": iteration + 1}
@@ -98,11 +99,13 @@ def train(experiment: Experiment, workdir: str) -> None:
       )
       run.log(step, metrics, always=ends)
       run.after(step, evaluate=ends)
-    if experiment.checkpoint.export and not run.stopped:
+
+    def export_judge() -> None:
       out = storage.place(workdir) / NAME
       with run.writer.phase("export"):
         export_merged(out, judge.model, judge.params, dtype, base, run.writer)
-    run.finish()  # its result.json says that the run is done
+
+    run.finish(export_judge)  # before result.json, which says that the run is done
 
 
 def current_models(

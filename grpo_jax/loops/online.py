@@ -37,7 +37,7 @@ def train(experiment: Experiment, workdir: str) -> None:
       if ema:
         policy.ref_params = reference.trained
       key = build.key(experiment.seed, build.SAMPLE, step)
-      batch, sampling, seconds, _ = collect(collector, policy.params, key, run.writer)
+      batch, sampling, seconds = collect(collector, policy.params, key, run.writer)[:3]
       batch, asked = teacher_prompts.ask(experiment, collector, batch, run.writer)
       learned = policy.learn(step, batch.rollouts, run.writer)  # at most mu passes, all jitted
       if ema:

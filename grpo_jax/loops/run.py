@@ -226,8 +226,7 @@ class Run:
     own = {"time/first_step": time.perf_counter() - self.started} if step == self.first else {}
     self.writer.step(step, {**metrics, **own}, always)
     if own:
-      seconds = own["time/first_step"]
-      self.writer.say(f"the first step is done after {seconds:.0f} s{self.programs}")
+      self.writer.say(f"the first step is done after {own['time/first_step']:.0f} s{self.programs}")
     self.watch(metrics, self.writer)
     for learner in self.learners.values():
       learner.check_finite(metrics, self._safe)
@@ -306,8 +305,8 @@ class Run:
       if at_once:
         heap.release()  # the copies that were written
 
-  def finish(self) -> None:
-    """Makes the last checkpoint and evaluation, the export and result.json, unless stopped."""
+  def finish(self, export_more: Callable[[], None] = lambda: None) -> None:
+    """Makes the last checkpoint and evaluation, the exports and result.json, unless stopped."""
     if self.stopped:
       return
     deadline.go_back(self.working_directory, "code of this run")
@@ -318,6 +317,7 @@ class Run:
     after = self.evaluate(experiment.steps, samples=True)
     if experiment.checkpoint.export:
       self.export()
+      export_more()
     self._check_lock()
     if jax.process_index() == 0:
       how = experiment.steps, self.seconds, experiment.checkpoint.export

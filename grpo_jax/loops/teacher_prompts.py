@@ -51,8 +51,8 @@ def check(experiment: Experiment) -> None:
       f"{shown}: use a text with {{question}} and what the policy is not told: {{solution}}, "
       "{success} or {feedback}"
     )
-  own = next(part for part in prompt.split("\n\n") if "question" in FIELD.findall(part))
-  if {"question"} < set(FIELD.findall(own)) < set(fields):
+  beside = [names for part in prompt.split("\n\n") if "question" in (names := FIELD.findall(part))]
+  if all({"question"} < set(names) < set(fields) for names in beside):
     raise SettingError(
       f"{shown}: a paragraph is left out if a value in it is missing, and so would be the "
       "{question}; put it into a paragraph of its own, with an empty line after it"

@@ -91,9 +91,7 @@ def experiment_of_reward_model(experiment: Experiment, kind: Kind) -> Experiment
   source = cfg.reward_model or experiment.init_from
   objective = {"name": kind.objective, **registry.objective_defaults(kind.objective)}
   learner = {"lr": cfg.reward_model_lr, "schedule": "constant", "warmup": 0, "mu": 1}
-  # at most as many prompts at a time as the policy's; 0 stands for all
-  microbatch = math.gcd(cfg.pairs, experiment.learner.microbatch) % cfg.pairs
-  learner |= {"minibatches": 1, "microbatch": microbatch}
+  learner |= {"minibatches": 1, "microbatch": part_of(cfg.pairs, experiment.learner.microbatch)}
   learner |= dict.fromkeys(STOP_RULES, 0.0)
   changes = {
     "init_from": source,
@@ -102,6 +100,17 @@ def experiment_of_reward_model(experiment: Experiment, kind: Kind) -> Experiment
     "data.prompts": cfg.pairs,
   }
   return changed(experiment, changes | {f"learner.{name}": x for name, x in learner.items()})
+
+
+def part_of(pairs: int, microbatch: int) -> int:
+  """Returns how many pairs are learned from at a time, at most `microbatch`; 0: all of them.
+
+  Both are multiples of the mesh's shards, and so is what is returned; it divides `pairs`.
+  """
+  if not 0 < microbatch < pairs:
+    return 0
+  shards = math.gcd(pairs, microbatch)
+  return next(n for n in range(microbatch, 0, -1) if pairs % n == 0 == n % shards)
 
 
 # -- samples of a step

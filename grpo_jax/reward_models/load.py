@@ -28,7 +28,9 @@ def find(
     absent: a folder that an earlier run will write; a reward model from there is left out.
   """
   rows = scorers.reward_models(experiment.rewards)
-  return [_check_model(experiment, model, *row) for row in rows if row.folder != absent]
+  return [
+    _check_model(experiment, model, *row) for row in rows if not storage.same(row.folder, absent)
+  ]
 
 
 def shapes(experiment: Experiment) -> list[DecoderConfig]:

@@ -33,8 +33,7 @@ from grpo_jax.run.reasons import reason
 # microbatches and in what time the same numbers are computed (equal to rounding). With carried
 # rollouts the mesh decides, too, which groups are complete first. So may `steps`, if no learning
 # rate depends on it. `model.hub` is only in messages. `eval.reward` may not differ where it decides
-# which prompts come (`data.redraw` below 1) or labels steps (`offline.continuations`, whose random
-# numbers `eval.batch` divides).
+# which prompts come (`data.redraw` below 1) or labels steps (`offline.continuations`).
 MAY_CHANGE = (
   "model.hub",
   "eval",
@@ -283,8 +282,6 @@ def _changes(old: Json, new: Json, defaults: Json, unread: Collection[str], most
   trains_with_it = new.get("offline.continuations", 0) > 0 or new.get("data.redraw", 1) < 1
 
   def is_free(name: str) -> bool:
-    if name == "eval.batch" and new.get("offline.continuations", 0) > 0:
-      return False
     if trains_with_it and name in ("eval.reward", "eval.arguments"):
       return False
     return any(name == n or name.startswith(n + ".") for n in may_change)

@@ -317,8 +317,9 @@ def add_answer(episodes: Episodes, environment: Environment, place: Place, answe
   e.unfinished[place] = False
   if answer.ids or answer.fault:  # it was not over
     e.ended[place] = TRUNCATED
-    if environment.judges and not answer.fault and not e.given[place].any():
-      e.given[(*place, n - 1)] = True
+  limited = e.ended[place] == TRUNCATED and not answer.fault
+  if environment.judges and limited and not e.given[place].any():
+    e.given[(*place, n - 1)] = True
 
 
 def as_rollouts(episodes: Episodes, sizes: Sizes, played: bool = True) -> KnownRollouts:

@@ -168,6 +168,12 @@ def no_teacher(c: ConfigDict) -> None:
   c.objective = defaults.objective("rft", c)
 
 
+def no_judge_of_samples(c: ConfigDict) -> None:
+  c.loop, c.offline.data = "offline", "samples"
+  c.objective = defaults.objective("rft", c)
+  no_reward_model(c)
+
+
 @pytest.mark.parametrize(
   "change, message",
   [
@@ -177,6 +183,7 @@ def no_teacher(c: ConfigDict) -> None:
     (no_reference, "ref_from='typo': no such folder"),
     (no_pairs, "offline.pairs='typo'"),
     (no_teacher, "offline.teacher='typo': no such folder"),
+    (no_judge_of_samples, "rewards.outcome_models has 'judge', 'typo': no such folder"),
   ],
 )
 def test_so_are_data_and_models_that_it_cannot_use(change, message, tmp_path):
@@ -190,6 +197,17 @@ def test_so_are_data_and_models_that_it_cannot_use(change, message, tmp_path):
   with pytest.raises(SettingError, match=message):
     run.start(c, str(tmp_path / "run"))
   assert not (tmp_path / "run").exists()
+
+
+def test_what_the_first_run_will_write_is_no_mistake(tmp_path, monkeypatch):
+  """Whether it is named by its whole path or from where the command is given."""
+  monkeypatch.chdir(tmp_path)
+  monkeypatch.setattr(offline, "train", lambda *args: None)
+  for name in ("run/first", f"{tmp_path}/run/first/"):
+    c = two_runs()
+    c.ref_from, c.objective.beta = name, 0.1
+    c.rewards.outcome_models = (("judge", name, 1.0),)
+    run.start(c, "run")  # the first one, which is not done: the second does not start
 
 
 def weights(folder: pathlib.Path) -> dict[str, np.ndarray]:

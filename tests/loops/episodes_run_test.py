@@ -42,8 +42,17 @@ def test_a_run_learns_from_episodes(tmp_path):
   assert evaluations and "eval/pass@2" in evaluations[0]
 
 
-def test_an_environment_that_gives_no_reward_is_told_where_nothing_else_does(tmp_path, capsys):
-  changes = {"environment.name": "calculator", "environment.arguments": (), "steps": 1}
+@pytest.mark.parametrize("ends", [True, False])
+def test_an_environment_that_gives_no_reward_is_told_where_nothing_else_does(
+  ends, tmp_path, capsys
+):
+  """Tells so if all episodes reach a limit, too, where they have the reward 0."""
+  mine = tmp_path / "mine.py"
+  mine.write_text(
+    "from grpo_jax.types import Turn\n\n\ndef step(state, completion):\n  return Turn(state, '1')\n"
+  )
+  name = "calculator" if ends else str(mine)
+  changes = {"environment.name": name, "environment.arguments": (), "steps": 1}
   changes |= {"eval.problems": 0, "sampler.max_length": 8}
   online.train(resolve(tiny_runs.config(EPISODES | changes)), str(tmp_path / "none"))
   told = "the environment gave none of the 32 episodes of a step a reward"

@@ -122,8 +122,9 @@ def test_a_run_is_not_done_before_its_reward_model_is_written(tmp_path, monkeypa
 
   monkeypatch.setattr(iterative, "export_merged", fails)
   with pytest.raises(OSError, match="no room for .*reward_model"):
-    iterative.train(resolve(config(steps=2)), str(tmp_path))
+    iterative.train(resolve(config(**{"steps": 2, "checkpoint.every": 9})), str(tmp_path))
   assert not (tmp_path / "result.json").exists()
+  assert saved(tmp_path, 2)  # and what it learned is safe
 
 
 @pytest.mark.slow

@@ -214,7 +214,7 @@ def test_the_reward_model_of_an_iterative_run_has_settings_of_its_own():
   ]
   assert (made.data.prompts, made.objective.name) == (6, "reward_model")
   assert (c.learner.lr, c.learner.mu, c.data.prompts, c.objective.name) == (1e-5, 4, 8, "grpo")
-  for microbatch, its in ((0, 0), (4, 2), (3, 3), (12, 0)):
+  for microbatch, its in ((0, 0), (4, 2), (3, 3), (5, 3), (6, 0), (12, 0)):
     c.learner.microbatch = microbatch
     judge = teaching.experiment_of_reward_model(make(c), teaching.OUTCOME)
     assert judge.learner.microbatch == its, microbatch

@@ -124,10 +124,6 @@ def test_a_run_that_goes_on_keeps_the_reward_that_labels_its_steps(tmp_path):
   c.eval.reward = "format.worked"
   with pytest.raises(SettingError, match=r"another config \(eval.reward was '"):
     check_owner(str(tmp_path), tiny_runs.as_json(c))
-  c = defaults.get_config()
-  c.loop, c.offline.continuations, c.eval.batch = "process_reward_model", 4, 32
-  with pytest.raises(SettingError, match=r"another config \(eval.batch was .*, is 32\)"):
-    check_owner(str(tmp_path), tiny_runs.as_json(c))
 
 
 IN_USE = """

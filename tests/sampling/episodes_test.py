@@ -149,8 +149,11 @@ def test_an_episode_that_reaches_a_limit_has_the_reward_0(judges):
   last = np.arange(LONG) == r.lengths[..., None] - 1
   assert (r.ended == TRUNCATED)[r.lengths > 0].all() and not r.rewards.any()
   np.testing.assert_array_equal(r.given, judges & last)
-  r, *_ = play(answer=lambda state, _: Turn(state, None), judges=judges)
-  assert (r.ended == STOPPED).any() and not r.given.any()
+  # an environment that ends an episode without a reward: a turn that was cut off reached a limit
+  r, *_ = play(answer=lambda state, _: Turn(state, None), judges=judges, turn_length=2)
+  last, cut = np.arange(LONG) == r.lengths[..., None] - 1, r.ended == TRUNCATED
+  assert 0 < cut.sum() < (r.lengths > 0).sum()
+  np.testing.assert_array_equal(r.given, judges & last & cut[..., None])
 
 
 def test_a_bound_on_programs_changes_no_episode():
