@@ -179,7 +179,7 @@ class Run:
   def after(self, step: int, evaluate: bool = False) -> None:
     self.evaluated += [step] * evaluate
 
-  def finish(self) -> None: ...
+  def finish(self, *args: Any) -> None: ...
 
 
 RUNS: list[Run] = []
@@ -190,6 +190,7 @@ def test_an_iteration_samples_scores_learns_and_then_teaches(monkeypatch):
   is taught.
   """
   scored, kept, policies, forgotten = [], [], [], []
+  everything = stub()  # what was sampled, with the groups that are not learned from
 
   def make_policy(*args: Any) -> Policy:
     policies.append(Policy())
@@ -205,7 +206,8 @@ def test_an_iteration_samples_scores_learns_and_then_teaches(monkeypatch):
 
   def collect(asked: Collector, params: int, key: jax.Array, writer: Any) -> Any:
     scored.append((params, [(m.name, m.weight, m.steps, m.params) for m in asked.models], key))
-    return stub(rollouts=stub(lengths=np.ones(1), sampled=None)), {"tokens": 1}, {}
+    batch = stub(rollouts=stub(lengths=np.ones(1), sampled=None))
+    return batch, {"tokens": 1}, {}, [everything]
 
   def teach(judge: Judge, kind: Any, replay: Any, step: int, *args: Any) -> dict[str, float]:
     judge.params += 1
@@ -238,7 +240,7 @@ def test_an_iteration_samples_scores_learns_and_then_teaches(monkeypatch):
   # process 0 says what kind it is: a reward may fail on another
   monkeypatch.setattr(iterative.hosts, "gather", lambda own: [teaching.STEPS, own])
   monkeypatch.setattr(
-    teaching, "labelled", lambda kind, batch, asked, config, step: f"pairs of {step}"
+    teaching, "labelled", lambda _, batch, *args: batch is everything and f"pairs of {args[-1]}"
   )
   monkeypatch.setattr(teaching, "teach", teach)
   c = tiny_runs.config(tiny_runs.ITERATIVE | {"iterative.weight": 0.5, "iterative.kept_steps": 3})
