@@ -6,5 +6,5 @@ set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 . launch/venv.sh "${EXTRAS:-plot}"
 # Large arrays go back to the system when they are freed, and come in large pages (docs/performance.md, "Memory").
-export GLIBC_TUNABLES="${GLIBC_TUNABLES-glibc.malloc.hugetlb=1:glibc.malloc.mmap_threshold=67108864:glibc.malloc.trim_threshold=536870912:glibc.malloc.arena_max=1}"
+export GLIBC_TUNABLES="${GLIBC_TUNABLES-glibc.malloc.hugetlb=1:glibc.malloc.mmap_threshold=33554432:glibc.malloc.trim_threshold=536870912:glibc.malloc.arena_max=1}"
 exec .venv/bin/python -m experiments.run "$@"
