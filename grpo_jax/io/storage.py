@@ -99,8 +99,7 @@ def check_file(name: str, value: str, ending: str = "", new: bool = False) -> No
   """Refuses a file that could not be written, before the work for it is done.
 
   Args:
-    name: of the setting.
-    value: of the setting: a file of a disk, or of a bucket, where only the name is checked.
+    name, value: of the setting; of a file in a bucket only the name is checked.
     ending: that the file's name has.
     new: refuses a file that is there already.
   """
@@ -108,13 +107,9 @@ def check_file(name: str, value: str, ending: str = "", new: bool = False) -> No
   setting, path = f"{name}={value!r}", absolute(value)
   if not in_bucket(value):
     if path.is_dir() or value.endswith("/"):
-      raise SettingError(
-        f"{setting}: is a folder; use a file, as in {name}={path / 'file'}{ending}"
-      )
-    if not path.parent.is_dir():
-      raise SettingError(f"{setting}: {path.parent} is no folder; make it first")
-    if not os.access(path.parent, os.W_OK):
-      raise SettingError(f"{setting}: {path.parent} cannot be written; use another folder")
+      raise SettingError(f"{setting}: is a folder; use the name of a file in it")
+    if not path.parent.is_dir() or not os.access(path.parent, os.W_OK):
+      raise SettingError(f"{setting}: {path.parent} is no folder that can be written to")
     if new and path.is_file():
       raise SettingError(f"{setting}: is there already; remove it, or use another name")
   if not value.endswith(ending):

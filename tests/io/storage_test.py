@@ -63,9 +63,9 @@ def test_any_name_of_a_disk_will_do(value):
 @pytest.mark.parametrize(
   ("value", "new", "said"),
   [
-    ("folder.html", False, "is a folder; use a file, as in --out="),
-    ("none/x.html", False, "none is no folder; make it first"),
-    ("there.html/x.html", False, "there.html is no folder; make it first"),
+    ("folder.html", False, "is a folder; use the name of a file"),
+    ("none/x.html", False, "none is no folder that can be written to"),
+    ("there.html/x.html", False, "there.html is no folder that can be written to"),
     ("metrics.jsonl", False, "use a name that ends with .html, as in "),
     ("page", False, "page.html"),
     ("there.html", True, "is there already; remove it, or use another name"),
