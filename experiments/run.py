@@ -159,15 +159,15 @@ def check_later(experiment: "Experiment", first: "Experiment", before: str) -> N
     start = changed(experiment, shape)
   model = build.model(start)
   checks.check(start, model.decoder)
-  if start.kind in LIVE:
+  live = start.kind in LIVE
+  drawn = start.kind == "offline" and offline.make_batches(start, model)[0] is not None
+  if live or drawn:  # it samples
     collector.make_batches(start, model)
+    load.find(start, model, absent=before)
+  if live:
     Evaluator(start, model)
-    load.find(start, model, absent=before)
-  elif start.kind == "offline" and offline.make_batches(start, model)[0]:  # of samples to be drawn
-    collector.make_batches(start, model)
-    load.find(start, model, absent=before)
-    if not storage.same(start.offline.teacher, before):
-      references.check_source(start.offline.teacher, model, "offline.teacher")
+  if drawn and not storage.same(start.offline.teacher, before):
+    references.check_source(start.offline.teacher, model, "offline.teacher")
   if reads_reference(start.objective.needs) and not storage.same(start.ref_from, before):
     references.check_source(start.ref_from, references.owner(start, model), "ref_from")
 

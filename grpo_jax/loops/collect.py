@@ -27,7 +27,7 @@ from grpo_jax.run.writer import Writer
 from grpo_jax.sampling import rollouts
 from grpo_jax.sampling.generate import Generated, completions, generate
 from grpo_jax.setup.experiment import ENVIRONMENT
-from grpo_jax.types import TRUNCATED, Completion, Example, KnownRollouts
+from grpo_jax.types import TRUNCATED, Completion, Example, KnownRollouts, KnownScored
 
 
 class Collected(NamedTuple):
@@ -124,6 +124,12 @@ def _ask(collector: Collector, examples: list[Example | None]) -> Asked | None:
   return Asked(c.workers, c.generator.tokenizer, examples, c.generator.sample.setup.group)
 
 
+def _gave(r: KnownScored) -> bool:
+  """Returns whether the environment gave a reward; 0 at a limit may stand for none."""
+  at_a_limit = last_tokens(r) & (r.ended == TRUNCATED)[..., None]
+  return bool((r.given & ~(at_a_limit & (r.rewards == 0))).any())
+
+
 def _warn(batch: Scored, collector: Collector, writer: Writer) -> None:
   """Warns of rewards that failed, and of those that gave nothing at all."""
   for fault in batch.faults:
@@ -132,11 +138,8 @@ def _warn(batch: Scored, collector: Collector, writer: Writer) -> None:
       f"the reward {fault.name!r} failed: {fault.message}; it counts as "
       f"rewards.on_error={collector.on_error:g} there, and reward_faults counts how often",
     )
-  r = batch.rollouts
-  completions = int((r.lengths > 0).sum())
-  at_a_limit = last_tokens(r) & (r.ended == TRUNCATED)[..., None]  # 0 if nothing was given
-  given = r.given & ~(at_a_limit & (r.rewards == 0))
-  if collector.names == [ENVIRONMENT] and completions and not given.any():
+  completions = int((batch.rollouts.lengths > 0).sum())
+  if collector.names == [ENVIRONMENT] and completions and not _gave(batch.rollouts):
     writer.warn(
       f"silent {ENVIRONMENT}",
       f"the environment gave none of the {completions} episodes of a step a reward, and there is "

@@ -222,8 +222,8 @@ class Run:
 
   def log(self, step: int, metrics: Mapping[str, Number], always: bool = False) -> None:
     """Writes the metrics of a step (`always` as a line), and ends a run that is not finite."""
-    self.profiler.after(step)
     own = {"time/first_step": time.perf_counter() - self.started} if step == self.first else {}
+    self.profiler.after(step)  # writes the trace, which is no part of the first step
     self.writer.step(step, {**metrics, **own}, always)
     if own:
       self.writer.say(f"the first step is done after {own['time/first_step']:.0f} s{self.programs}")

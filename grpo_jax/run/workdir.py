@@ -30,10 +30,10 @@ from grpo_jax.run import lock, logs
 from grpo_jax.run.reasons import reason
 
 # Settings that may differ when a run is resumed: they decide what is shown, and where, in how many
-# microbatches and in what time the same numbers are computed (equal to rounding). With carried
-# rollouts the mesh decides, too, which groups are complete first. So may `steps`, if no learning
-# rate depends on it. `model.hub` is only in messages. `eval.reward` may not differ where it decides
-# which prompts come (`data.redraw` below 1) or labels steps (`offline.continuations`).
+# microbatches and in what time the same numbers are computed (equal to rounding). So may `steps`,
+# if no learning rate depends on it. `model.hub` is only in messages. With carried rollouts the mesh
+# decides, too, which groups are complete first. `eval.reward` may not differ where it decides which
+# prompts come (`data.redraw` below 1) or labels steps (`offline.continuations`).
 MAY_CHANGE = (
   "model.hub",
   "eval",

@@ -200,7 +200,7 @@ def test_so_are_data_and_models_that_it_cannot_use(change, message, tmp_path):
 
 
 def test_what_the_first_run_will_write_is_no_mistake(tmp_path, monkeypatch):
-  """Whether it is named by its whole path or from where the command is given."""
+  """Accepts its folder by the whole path, and by the path from where the command is given."""
   monkeypatch.chdir(tmp_path)
   monkeypatch.setattr(offline, "train", lambda *args: None)
   for name in ("run/first", f"{tmp_path}/run/first/"):
