@@ -144,6 +144,15 @@ def _libraries() -> tuple[Any, Any]:
     raise SettingError(
       f"{error.name} is not installed, which the extra gguf has: {INSTALL}"
     ) from error
+  try:
+    from transformers.integrations.gguf.gguf_tokenizer_mapping import (
+      GGUF_PRE_TOKENIZER_SPLITS,  # noqa: F401  which earlier versions lack
+    )
+  except ImportError as error:
+    raise SettingError(
+      f"transformers {transformers.__version__} is installed; the extra gguf needs a newer one: "
+      f"{INSTALL}"
+    ) from error
   transformers.logging.set_verbosity_error()
   return gguf, transformers
 

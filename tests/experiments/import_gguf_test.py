@@ -316,6 +316,13 @@ def test_a_missing_library_is_named_with_its_extra(tmp_path, monkeypatch):
     import_gguf.convert(tmp_path / "m.gguf", str(tmp_path / "out"))
 
 
+def test_a_version_of_transformers_that_is_too_old_is_named(tmp_path, monkeypatch):
+  mapping = pytest.importorskip("transformers.integrations.gguf.gguf_tokenizer_mapping")
+  monkeypatch.delattr(mapping, "GGUF_PRE_TOKENIZER_SPLITS")
+  with pytest.raises(SettingError, match=r"transformers \d.* needs a newer one: pip install"):
+    import_gguf.convert(tmp_path / "m.gguf", str(tmp_path / "out"))
+
+
 def test_a_full_disk_ends_with_a_line_and_leaves_nothing(qwen3, tmp_path, monkeypatch):
   def full(*args, **kwargs):
     raise safetensors.SafetensorError("No space left on device (os error 28)")
