@@ -19,6 +19,7 @@ and ends at 54%: --config.data.prompts=80 --config.sampler.slots=0 --config.lear
     :objective=   a row of presets.py or a file of yours, as in arithmetic.py
     :teacher=     for distill, mopd, gkd and distill_offline: a Hugging Face folder or a run
     :shuffled     the rewards of a group in another order: a control, which should learn nothing
+    :sft=false    GRPO alone, from weights that know the form: --config.init_from=DIR/first/export
 """
 
 import random
@@ -35,7 +36,13 @@ from grpo_jax.types import Completion, Example
 def get_config(arg: str = "") -> ConfigDict:
   """Returns the config; `arg` is what follows the colon in --config=FILE:arg."""
   args = arguments.parse_arg(
-    arg, lora=False, data=("arithmetic", "gsm8k"), shuffled=False, objective="grpo", teacher=""
+    arg,
+    lora=False,
+    data=("arithmetic", "gsm8k"),
+    shuffled=False,
+    sft=True,
+    objective="grpo",
+    teacher="",
   )
   c, first = both(args), both(args)
   c.steps = 100
@@ -48,6 +55,8 @@ def get_config(arg: str = "") -> ConfigDict:
   presets.choose(c, args.objective, args.teacher)
   if args.shuffled:
     c.rewards.functions = (("shuffled", "experiments.gemma3_270m:shuffled", 1.0),)
+  if not args.sft:
+    return c
 
   presets.choose(first, "sft")
   first.steps = 40

@@ -20,6 +20,14 @@ def test_sft_comes_first_and_grpo_starts_from_it(arg, rank, tmp_path):
   assert first.data.name == last.data.name == ("gsm8k" if "gsm8k" in arg else "arithmetic")
 
 
+def test_grpo_alone_is_the_second_run_of_both():
+  both, alone = gemma3_270m.get_config(), gemma3_270m.get_config("sft=false")
+  both.init_from = "weights"
+  alone.init_from = "runs/1/first"
+  first, last = stages.divide(both, "runs/1")
+  assert stages.divide(alone, "runs/1") == [last] and last != first
+
+
 def completion(text: str) -> Completion:
   return Completion(text, range(4), STOPPED, ())
 
