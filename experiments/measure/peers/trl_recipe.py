@@ -84,7 +84,7 @@ class Log(TrainerCallback):
       return
     line = {
       "step": state.global_step,
-      "reward/correct": logs["reward"],
+      "reward/mean": logs["reward"],
       "length/mean": logs["completions/mean_length"],
       "entropy": logs.get("entropy"),
       "grad_norm": logs["grad_norm"],
@@ -117,7 +117,7 @@ config = GRPOConfig(
   save_steps=5,
   save_total_limit=1,
   logging_steps=1,
-  use_cpu=True,
+  use_cpu=not torch.cuda.is_available(),
   bf16=flags.dtype == "bfloat16",
   gradient_checkpointing=False,
   temperature=1.0,
