@@ -19,7 +19,7 @@ from ml_collections import ConfigDict, config_flags
 
 from experiments import config_files
 from grpo_jax.config import sections, table
-from grpo_jax.errors import GrpoError, SettingError
+from grpo_jax.errors import GrpoError, SettingError, out_of_memory
 from grpo_jax.io import storage
 
 LONGEST = 2000  # characters of a message: a value may be as long as a command line
@@ -213,7 +213,7 @@ def one_line_errors() -> Iterator[None]:
   """Ends the program with one line at a GrpoError, with its code, and at Ctrl-C, with 130.
 
   A user's code that calls sys.exit(0) also ends it with one line and code 2, since the program is
-  not done. Other errors keep their traceback.
+  not done, and so does a device whose memory is too small. Other errors keep their traceback.
   """
   try:
     yield
@@ -230,6 +230,10 @@ def one_line_errors() -> Iterator[None]:
   except KeyboardInterrupt:
     print("interrupted", file=sys.stderr, flush=True)
     sys.exit(130)  # as shells report a program that SIGINT ended
+  except Exception as error:
+    if line := out_of_memory(error):
+      fail(line, GrpoError.code)
+    raise
 
 
 def draw_to_files() -> None:

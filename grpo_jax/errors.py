@@ -8,6 +8,13 @@ import re
 from collections.abc import Iterator
 
 _INIT_FROM = re.compile(r"(?<![\w.])init_from=")
+_PROGRAM = re.compile(r"executable_name='(?:jit_)?(\w+)'")
+_LESS = {
+  "sampling": "with fewer completions at a time (sampler.slots, eval.batch) or a smaller "
+  "sampler.cache_dtype",
+  "learning": "with fewer prompts or tokens at a time (learner.microbatch, learner.chunk) or "
+  "model.remat=block",
+}
 
 
 class GrpoError(ValueError):
@@ -47,6 +54,22 @@ class StorageError(GrpoError):
 def kind_of(error: BaseException) -> type[GrpoError] | None:
   """Returns the class of this file that an error belongs to; None if it is no GrpoError."""
   return next((kind for kind in type(error).__mro__ if kind.__module__ == __name__), None)
+
+
+def out_of_memory(error: BaseException) -> str:
+  """Returns what to say of a device that has too little memory; "" for any other error."""
+  text = str(error)
+  if type(error).__name__ != "JaxRuntimeError" or not text.startswith("RESOURCE_EXHAUSTED"):
+    return ""
+  program = _PROGRAM.search(text)
+  name = program[1] if program else ""
+  wanted = text.partition(":")[2].strip().split(" [")[0].splitlines()[0].rstrip(".")[:200]
+  parts = {"sample": ["sampling"], "learn": ["learning"]}.get(name, list(_LESS))
+  return (
+    f"a device has too little memory{f' for the program {name}' if name else ''} ({wanted}); "
+    + ", ".join(f"{part} needs less {_LESS[part]}" for part in parts)
+    + "; on a GPU another program may hold some of it"
+  )
 
 
 @contextlib.contextmanager

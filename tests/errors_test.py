@@ -1,10 +1,14 @@
 """The kinds of errors, and what each ends a command with."""
 
 import pickle
+import re
 
+import jax
+import jax.numpy as jnp
 import pytest
 
 import grpo_jax
+from experiments import arguments
 from grpo_jax import errors
 from grpo_jax.distributed.lifeline import exit_code_and_text
 from grpo_jax.errors import (
@@ -74,3 +78,49 @@ def test_a_kind_is_found_and_sent_between_hosts(kind):
 def test_the_kind_of_other_errors():
   assert errors.kind_of(Derived("text")) is TrainingError
   assert errors.kind_of(ValueError("text")) is None
+
+
+GPU = (
+  "RESOURCE_EXHAUSTED: Out of memory while trying to allocate 13.35GiB with allocator GPU_0_bfc on "
+  "device 0. [tf-allocator-allocation-error=''] [executable_name='jit_sample']"
+)
+TPU = (
+  "RESOURCE_EXHAUSTED: Ran out of memory in memory space hbm. Used 20.07G of 15.48G hbm. Exceeded hbm "
+  "capacity by 4.59G.\n\nTotal hbm usage >= 20.59G:"
+)
+
+
+@pytest.mark.parametrize(
+  "text, said, unsaid",
+  [
+    (
+      GPU,
+      r"for the program sample \(Out of memory .* 13.35GiB .* device 0\).*eval\.batch",
+      "remat",
+    ),
+    (
+      GPU.replace("jit_sample", "jit_learn"),
+      r"for the program learn .*learner\.microbatch",
+      "slots",
+    ),
+    (TPU, r"memory \(Ran out .* capacity by 4.59G\).*sampler\.slots.*learner\.chunk", "Total"),
+  ],
+)
+def test_a_device_without_memory_is_one_line_that_names_what_needs_less(text, said, unsaid, capsys):
+  with pytest.raises(SystemExit) as end, arguments.one_line_errors():
+    raise jax.errors.JaxRuntimeError(text)
+  assert exit_code_and_text(jax.errors.JaxRuntimeError(text)) == (
+    2,
+    errors.out_of_memory(end.value.__context__),
+  )
+  line = capsys.readouterr().err
+  assert end.value.code == 2 and line.count("\n") == 1 and len(line) < 500
+  assert re.search(said, line) and unsaid not in line
+
+
+def test_jax_names_the_error_of_a_device_without_memory_as_expected(capsys):
+  with pytest.raises(SystemExit), arguments.one_line_errors():
+    jnp.zeros(1 << 50)
+  assert "Out of memory allocating 4503599627370496 bytes" in capsys.readouterr().err
+  with pytest.raises(jax.errors.JaxRuntimeError), arguments.one_line_errors():
+    raise jax.errors.JaxRuntimeError("INTERNAL: a bug keeps its traceback")

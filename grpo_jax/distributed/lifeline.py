@@ -32,7 +32,7 @@ import numpy as np
 
 from grpo_jax.aliases import Json
 from grpo_jax.distributed import connections, hosts
-from grpo_jax.errors import GrpoError, TrainingError
+from grpo_jax.errors import GrpoError, TrainingError, out_of_memory
 
 BEAT_SECONDS = 3.0  # between two signs of life, from process 0 and to it
 SILENT_SECONDS = (
@@ -158,6 +158,8 @@ def exit_code_and_text(error: BaseException) -> tuple[int, str]:
     return INTERRUPTED, "interrupted"
   if isinstance(error, GrpoError):
     return error.code, str(error)
+  if line := out_of_memory(error):
+    return GrpoError.code, line
   return 1, f"{type(error).__name__}: {error}"
 
 
