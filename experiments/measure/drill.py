@@ -166,6 +166,7 @@ def main() -> None:
   if not any(arg.startswith("--config=") for arg in rest):
     arguments.fail("--config is missing, as in --config=experiments/arithmetic.py")
   with arguments.one_line_errors():
+    values.workdir = storage.expanded("--workdir", values.workdir)
     storage.check_disk("--workdir", values.workdir, "a drill kills runs in a folder of a disk")
   folder = pathlib.Path(values.workdir).absolute()
   if folder.exists() and any(folder.iterdir()):

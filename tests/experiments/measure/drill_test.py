@@ -107,3 +107,12 @@ def test_bad_input_is_one_line(program, tmp_path, args, message):
   done = program("experiments.measure.drill", *named)
   assert done.returncode == 2 and done.stderr.startswith("error: ") and done.stderr.count("\n") == 1
   assert message in done.stderr and not (tmp_path / "work").exists()
+
+
+def test_a_tilde_in_the_workdir_is_the_home_directory(program, tmp_path):
+  (tmp_path / "full").mkdir()
+  (tmp_path / "full" / "mine").touch()
+  flags = ["--workdir=~/full", "--config=x.py"]
+  done = program("experiments.measure.drill", *flags, HOME=str(tmp_path))
+  assert done.returncode == 2
+  assert done.stderr == f"error: --workdir={tmp_path}/full: is not empty; give a new folder\n"

@@ -41,6 +41,21 @@ def test_a_python_without_the_peer_is_refused(tmp_path, monkeypatch, capsys):
     assert err.startswith(f"error: --peer={python}: {message}") and err.count("\n") == 1
 
 
+@pytest.mark.parametrize(
+  ("command", "argument"),
+  [
+    ("benchmark", "--config=experiments/measure/benchmarks.py"),
+    ("growth", "--workdir=~/growth"),
+  ],
+)
+def test_a_tilde_in_the_peer_is_the_home_directory(command, argument, program, tmp_path):
+  pytest.importorskip("matplotlib")
+  flags = [argument, "--vs=trl", "--peer=~/none"]
+  done = program(f"experiments.measure.{command}", *flags, HOME=str(tmp_path))
+  assert done.returncode == 2
+  assert done.stderr.startswith(f"error: --peer={tmp_path}/none: does not start")
+
+
 def test_a_peer_is_told_the_workload():
   command = peer_commands.of_peer(
     "trl", "python", benchmarks.get_config("mu=4,completion=64,tail=true")
