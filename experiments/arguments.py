@@ -110,7 +110,7 @@ def parse_flags(argv: list[str], operands: int = 0) -> list[str]:
   config = ConfigDict()
   with one_line_errors():
     if "config" in flags.FLAGS:
-      path = _value_of("config", argv)
+      path = value_of("config", argv)
       if not path:
         runs = " ".join(arg for arg in argv[1:] if os.path.isdir(arg))
         more = f"; python -m experiments.report {runs} shows what is there" if runs else ""
@@ -171,7 +171,7 @@ def _parse(argv: list[str], config: ConfigDict) -> list[str]:
     fail(_unknown_flag(error, argv, names))
   except SystemExit as error:  # from the config file, which absl loads here
     fail(
-      f"--config={_value_of('config', argv)}: it ends the program, sys.exit({error.code!r}); "
+      f"--config={value_of('config', argv)}: it ends the program, sys.exit({error.code!r}); "
       "return a config"
     )
   except Exception as error:  # absl, ml_collections and, once more, the config file: anything
@@ -280,7 +280,7 @@ _KINDS = {
 }
 
 
-def _value_of(flag: str, argv: list[str]) -> str | None:
+def value_of(flag: str, argv: list[str]) -> str | None:
   """Returns the last value given to `--flag=VALUE` or `--flag VALUE`."""
   value = None
   for i, arg in enumerate(argv[1:], 1):
@@ -314,7 +314,7 @@ def _unknown_flag(error: flags.UnrecognizedFlagError, argv: list[str], names: li
   close = [error.flagname] if error.flagname in names else nearest(error.flagname, names)
   if not close:
     return str(error)
-  value = _value_of(error.flagname, argv)
+  value = value_of(error.flagname, argv)
   suffix = "" if value is None else f"={value}"
   guesses = " or ".join(f"--config.{name}{suffix}" for name in close)
   return f"--{error.flagname}{suffix}: no such flag; did you mean {guesses}?"

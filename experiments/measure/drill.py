@@ -163,7 +163,7 @@ def main() -> None:
   values, rest = parser.parse_known_args()
   if values.kills < 1:
     arguments.fail(f"--kills={values.kills}: at least 1")
-  if not any(arg.startswith("--config=") for arg in rest):
+  if not arguments.value_of("config", ["", *rest]):
     arguments.fail("--config is missing, as in --config=experiments/arithmetic.py")
   with arguments.one_line_errors():
     values.workdir = storage.expanded("--workdir", values.workdir)

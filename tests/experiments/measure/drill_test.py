@@ -96,6 +96,10 @@ def test_what_a_run_was_doing(tmp_path):
   [
     (["--kills=3"], "the following arguments are required: --workdir"),
     (["--workdir=WORK"], "--config is missing"),
+    (["--workdir=WORK", "--config"], "--config is missing"),
+    (["--workdir=WORK", "--config.steps=3"], "--config is missing"),
+    (["--workdir=FULL", "--config", "x.py"], "is not empty; give a new folder"),
+    (["-config=x.py", "--workdir", "FULL"], "is not empty; give a new folder"),
     (["--workdir=WORK", "--config=x.py", "--kills=0"], "--kills=0: at least 1"),
     (["--workdir=FULL", "--config=x.py"], "is not empty; give a new folder"),
   ],
