@@ -4,12 +4,16 @@
 
 For each point of LINES it runs experiments/measure/benchmark.py in a process of its own, and then
 the peer if one is named. One thing grows at a time. Each result is a line of DIR/growth.jsonl; the
-same command again measures what is missing. DIR/growth.png shows the seconds of a step.
+same command again measures what is missing, on the same processor and with the same versions, which
+each line names (those of a peer are not asked for). DIR/growth.png shows the seconds of a step.
 """
 
 import importlib.util
 import json
+import os
 import pathlib
+import platform
+import re
 import sys
 import time
 from typing import Any
@@ -18,6 +22,7 @@ from absl import app, flags
 
 from experiments import arguments
 from experiments.measure import benchmarks, peer_commands
+from grpo_jax.distributed import inputs
 from grpo_jax.io import storage
 from grpo_jax.reports import jsonl
 
@@ -68,6 +73,27 @@ def measure(workload: dict[str, int], system: str, peer: str) -> dict[str, Any]:
   return peer_commands.last_json(
     peer_commands.of_peer(system, peer, benchmarks.get_config(argument))
   )
+
+
+def place() -> dict[str, str]:
+  """Returns what seconds depend on beside the workload: the processor, versions and our code."""
+  info = pathlib.Path("/proc/cpuinfo")  # only Linux has it
+  text = info.read_text() if info.exists() else ""
+  named = re.search(r"^model name\s*: (.+)", text, re.MULTILINE)
+  name = named[1] if named else platform.processor() or platform.machine()
+  return {"processor": f"{os.cpu_count()} cores, {name}"} | inputs.describe_versions()
+
+
+def check_place(workdir: str, results: list[dict[str, Any]], here: dict[str, str]) -> None:
+  """Ends the program if a result is of another place; those of older files name none."""
+  for result in results:
+    there = result.get("place", {})
+    if others := [name for name in here if there.get(name) != here[name]]:
+      name = others[0]
+      arguments.fail(
+        f"--workdir={workdir}: has results of another place ({name}: "
+        f"{there.get(name, 'not told')}, here {here[name]}); use another --workdir"
+      )
 
 
 def draw(results: list[dict[str, Any]], path: pathlib.Path) -> None:
@@ -122,6 +148,9 @@ def main(argv: list[str]) -> None:
   systems = ("grpo_jax", *([values.vs] if values.vs else []))
   made = [(r["workload"], r["system"]) for r in results]
   wanted = [(w, system) for w in points() for system in systems if (w, system) not in made]
+  here = place()
+  if wanted:
+    check_place(values.workdir, results, here)
   if any(system == values.vs for _, system in wanted):
     peer_commands.check_peer(values.vs, values.peer)
   start = time.perf_counter()
@@ -131,9 +160,8 @@ def main(argv: list[str]) -> None:
     )
     changed = ", ".join(f"{k}={v}" for k, v in workload.items() if v != SMALL[k]) or "base"
     print(f"{i + 1} of {len(wanted)}: {system}, {changed}{left}", flush=True)
-    results.append(
-      {"system": system, "workload": workload} | measure(workload, system, values.peer)
-    )
+    result = measure(workload, system, values.peer)
+    results.append({"system": system, "workload": workload, "place": here} | result)
     whole = path.with_suffix(".tmp")  # a line that a kill cut off must not stay before the next
     whole.write_text("".join(json.dumps(result) + "\n" for result in results))
     whole.replace(path)

@@ -54,6 +54,44 @@ def test_what_was_measured_is_not_measured_again(tmp_path, monkeypatch):
   assert (tmp_path / "growth.png").stat().st_size > 10_000
 
 
+@pytest.mark.parametrize(
+  ("changed", "said"),
+  [
+    ({"processor": "2 cores, Abacus 7"}, "processor: 2 cores, Abacus 7, here {}"),
+    ({"version of jax": "0.1"}, "version of jax: 0.1, here {}"),
+    (None, "processor: not told, here {}"),
+  ],
+)
+def test_rows_of_another_machine_or_version_are_not_added_to(
+  changed, said, tmp_path, monkeypatch, capsys
+):
+  pytest.importorskip("matplotlib")
+  values = type("Values", (), {"workdir": str(tmp_path), "vs": None, "peer": "python"})
+  monkeypatch.setattr(flags, "FLAGS", values)
+  monkeypatch.setattr(growth, "measure", lambda *_: {"step_s": 1.0})
+  growth.main([])
+  path = tmp_path / "growth.jsonl"
+  rows = [json.loads(line) for line in path.read_text().splitlines()]
+  here = growth.place()
+  assert all(row["place"] == here for row in rows) and "cores, " in here["processor"]
+  rows = [row | {"place": here | changed} if changed else row for row in rows]
+  for row in rows if changed is None else ():
+    del row["place"]
+  written = "".join(json.dumps(row) + "\n" for row in rows)
+  path.write_text(written)
+  growth.main([])  # nothing is left to measure: it is drawn again
+  path.write_text(written := written[: written.rindex("\n", 0, -1) + 1])
+  capsys.readouterr()
+  with pytest.raises(SystemExit):
+    growth.main([])
+  (name,) = changed or ("processor",)
+  rest = "; use another --workdir"
+  assert capsys.readouterr().err == (
+    f"error: --workdir={tmp_path}: has results of another place ({said.format(here[name])}){rest}\n"
+  )
+  assert path.read_text() == written
+
+
 def test_a_workdir_that_is_a_file_is_refused(tmp_path, monkeypatch, capsys):
   pytest.importorskip("matplotlib")
   (tmp_path / "file").touch()
