@@ -102,6 +102,26 @@ def test_the_scripts_are_clean():
   assert done.returncode == 0, done.stdout
 
 
+@pytest.mark.parametrize("name", ["host", "local", "real_model", "site", "test", "tpu_vm"])
+def test_a_script_finds_the_repository_from_anywhere(name, tmp_path):
+  """Through a link, and whatever CDPATH is, where bash looks for a relative folder first."""
+  text = (LAUNCH / f"{name}.sh").read_text()
+  (line,) = [line for line in text.splitlines() if "BASH_SOURCE" in line]
+  for folder in ("re po/launch", "other/launch", "bin"):
+    (tmp_path / folder).mkdir(parents=True)
+  script(tmp_path / "re po/launch/x.sh", f"set -e\n{line}\npwd")
+  (tmp_path / "bin/x").symlink_to("../re po/launch/x.sh")
+  (tmp_path / "bin/launch").symlink_to("../re po/launch")
+  env = {**os.environ, "CDPATH": str(tmp_path / "other")}
+  for cwd, command in (("re po", "launch/x.sh"), ("/", tmp_path / "re po/launch/x.sh")) + tuple(
+    ("bin", command) for command in ("./x", tmp_path / "bin/x", "launch/x.sh")
+  ):
+    done = subprocess.run(
+      ["bash", command], cwd=tmp_path / cwd, env=env, text=True, capture_output=True
+    )
+    assert (done.stdout, done.stderr) == (f"{os.path.realpath(tmp_path)}/re po\n", ""), command
+
+
 def test_a_pod_is_asked_for_and_runs_the_command_on_every_host(tmp_path):
   stop = "--config.sampler.stop=('a b',)"
   done, calls = pod(
