@@ -4,10 +4,9 @@
 # Waits for the process $1, and returns what it ended with: a trapped signal ends `wait`, not the process.
 await() {
   local code=0
-  wait "$1" || code=$?
   while kill -0 "$1" 2>/dev/null; do
-    code=0
-    wait "$1" || code=$?
+    wait "$1" || true
   done
+  wait "$1" || code=$? # again: it may have ended while a trap ran, and bash keeps its code
   return "$code"
 }

@@ -386,6 +386,17 @@ def test_a_job_is_queued_again_whose_time_was_up_before_its_run_began(tmp_path, 
   ]
 
 
+def test_the_code_is_that_of_a_process_that_ended_while_a_trap_ran():
+  script = """
+    . launch/await.sh
+    trap 'kill "$pid"; sleep 0.3' USR1
+    sleep 60 & pid=$!
+    (sleep 0.2; kill -USR1 $$) &
+    await "$pid"
+  """
+  assert subprocess.run(["bash", "-c", script], cwd=conftest.ROOT, check=False).returncode == 143
+
+
 @pytest.mark.parametrize(("restarts", "after"), [("0", [REQUEUE]), ("19", [REQUEUE]), ("20", [])])
 def test_a_job_that_can_go_on_is_queued_again(restarts, after, tmp_path):
   job = cluster(tmp_path, TASK, "exit 75", SLURM_RESTART_COUNT=restarts)
