@@ -9,13 +9,14 @@
 
 A game of TextArena is an object that cannot be written as JSON. So the state holds the game's seed
 and the actions so far, and each turn plays them again. The last turn has the game's reward: 1 for a
-win, and in most games less for a part of it.
+win, and in most games less for a part of it. A turn that was cut off is played as an empty action,
+which is invalid.
 """
 
 from grpo_jax.aliases import Json
 from grpo_jax.data import textarena
 from grpo_jax.errors import SettingError
-from grpo_jax.types import Completion, Example, Turn
+from grpo_jax.types import STOPPED, Completion, Example, Turn
 
 
 def reset(example: Example, key: int) -> Json:
@@ -27,8 +28,9 @@ def reset(example: Example, key: int) -> Json:
 
 
 def step(state: Json, completion: Completion) -> Turn:
-  """Returns what the game says to an action, on lines of its own."""
-  after = state | {"actions": [*state["actions"], completion.text]}
+  """Returns what the game says to an action, on lines of its own; 1 may be the beginning of 12."""
+  action = completion.text if completion.ended == STOPPED else ""
+  after = state | {"actions": [*state["actions"], action]}
   said, over, reward = textarena.play(**after)
   return Turn(after, None if over else f"\n{said}\n", reward)
 

@@ -8,7 +8,7 @@ from grpo_jax.environments import base, textarena
 from grpo_jax.errors import SettingError
 from grpo_jax.sandbox import worker
 from grpo_jax.setup import environment_worker
-from grpo_jax.types import STOPPED, Completion, Example, Turn
+from grpo_jax.types import STOPPED, TRUNCATED, Completion, Example, Turn
 
 
 def completion(text: str) -> Completion:
@@ -69,6 +69,15 @@ def test_a_turn_that_is_answered_twice_has_the_same_answer(arena):
 def test_a_question_of_another_data_set_is_a_fault():
   with pytest.raises(SettingError, match="^environment.name='textarena': plays the questions of d"):
     textarena.reset(Example("Which?", "", "7", {"seed": 1}), 0)
+
+
+def test_an_action_that_was_cut_off_is_played_as_an_empty_one(arena):
+  """[1 may be the beginning of [12]."""
+  whole = completion("heads")
+  state = textarena.reset(question("Coin-v0", coins=1), 0)
+  cut_off = textarena.step(state, whole._replace(ended=TRUNCATED))
+  assert cut_off == textarena.step(state, completion("")) and cut_off.state["actions"] == [""]
+  assert (textarena.step(state, whole).reward, cut_off.reward) == (1.0, 0.0)
 
 
 def test_the_outcome_of_an_episode_is_the_reward_of_its_last_turn(arena):
