@@ -48,7 +48,7 @@ def movement(
     rollouts, packing, base: as `learn` was given them.
     trace: as `learn` returned it.
 
-  Its metrics are:
+  Its metrics, which are NaN where nothing has an advantage, are:
     `moved_right_way`: share of completions with an advantage whose probability moved the way of its
     sign. `moved_nats`: mean change of a completion's log-prob towards its advantage, in nats.
     `tokens/short`, `tokens/at_bound`, `tokens/past_bound`: shares of the tokens with an advantage
@@ -61,10 +61,8 @@ def movement(
   sign = jnp.sign(trace.advantages.sum(2))
   acting = (sign != 0).astype(jnp.float32)
   metrics = {
-    "moved_right_way": masked.masked_mean(
-      (sign * (after - before) > 0).astype(jnp.float32), acting
-    ),
-    "moved_nats": masked.masked_mean(sign * (after - before), acting),
+    "moved_right_way": _mean((sign * (after - before) > 0).astype(jnp.float32), acting),
+    "moved_nats": _mean(sign * (after - before), acting),
   }
   importance_ratio = setup.objective.objective.importance_ratio
   ratios = stands = None
@@ -74,11 +72,16 @@ def movement(
     reached = surrogate.progress(ratio, largest, trace.advantages, trace.lower, trace.upper)
     tokens = mask * (trace.advantages != 0)  # none of a completion that is left out of the loss
     for name, there in zip(("short", "at_bound", "past_bound"), reached):
-      metrics[f"tokens/{name}"] = masked.masked_mean(there.astype(jnp.float32), tokens)
+      metrics[f"tokens/{name}"] = _mean(there.astype(jnp.float32), tokens)
     ratios = jnp.broadcast_to(ratio, mask.shape)
     stands = jnp.where(tokens > 0, jnp.argmax(jnp.stack(reached), axis=0), NO_BOUND)
     stands = stands.astype(jnp.int8)
   return Movement(metrics, before, after, logprobs, ratios, stands)
+
+
+def _mean(x: Array, mask: Array) -> Array:
+  """Returns the mean of `x` on the mask; NaN where the mask keeps nothing."""
+  return jnp.where(jnp.any(mask > 0), masked.masked_mean(x, mask), jnp.nan)
 
 
 def make_movement(setup: Setup) -> Callable:

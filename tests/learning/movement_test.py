@@ -49,3 +49,17 @@ def test_movement_under_an_objective_without_a_ratio():
   moved = movement.Movement(*movement_of(sft, state, trace))
   assert set(moved.metrics) == {"moved_right_way", "moved_nats"}
   assert moved.ratios is None and moved.stands is None
+
+
+@pytest.mark.parametrize("objective", [grpo, sft])
+def test_nothing_moved_the_right_way_or_the_wrong_one_without_an_advantage(objective):
+  """Under GKD, say; the log-probs after the update are told all the same."""
+  state, _, trace = run(0.5)
+  some = movement.Movement(*movement_of(objective, state, trace))
+  none = movement.Movement(
+    *movement_of(objective, state, trace._replace(advantages=0 * trace.advantages))
+  )
+  assert set(none.metrics) == set(some.metrics)
+  assert np.isfinite(list(some.metrics.values())).all()
+  assert np.isnan(list(none.metrics.values())).all()
+  np.testing.assert_array_equal(none.after, some.after)

@@ -26,13 +26,15 @@ def test_updates_are_measured_every_so_often_and_their_rate_is_told(monkeypatch)
   own.jitted_learn = lambda *args: (stub(step=next(made), skipped=0, params=None), {}, None)
   own.jitted_learn._cache_size = lambda: 1
   one = jnp.ones((1, 1))
-  moved = learner.Movement({"moved_nats": jnp.float32(1)}, one, one, one, None, None)
+  numbers = {"moved_nats": jnp.float32(1), "tokens/short": jnp.float32(jnp.nan)}
+  moved = learner.Movement(numbers, one, one, one, None, None)
   own.jitted_movement = lambda *args: moved
   monkeypatch.setattr(learner.rollouts, "to_device", lambda layout, x: x)
   monkeypatch.setattr(learner.plan, "padding", lambda *args: {})
   found = [own.learn(step, groups(1), WRITER) for step in range(5)]
   assert [each.moved is not None for each in found] == [step % 2 == 0 for step in range(5)]
   assert [each.metrics.get("moved_nats") for each in found] == [1.0, None] * 2 + [1.0]
+  assert not any("tokens/short" in each.metrics for each in found)  # no token had an advantage
   assert [each.metrics["lr"] for each in found] == [0, 10, 20, 30, 40]
 
 
