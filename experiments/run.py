@@ -113,9 +113,8 @@ def make_runs(runs: Sequence[Stage]) -> None:
       check_later(experiment, experiments[0], before.workdir)
   if len(runs) > 1:  # a single one does it itself
     for experiment, run in zip(experiments, runs):
-      workdir.check_owner(
-        run.workdir, recorded(experiment), experiment.own_defaults(), unread.names(experiment)
-      )
+      ours = recorded(experiment), experiment.own_defaults(), unread.names(experiment)
+      workdir.check_owner(run.workdir, *ours, experiment.kind)
   for run, later in zip(runs, runs[1:]):
     stages.check_ended(run, later)
   for loop, experiment, run, was_done in zip(trains, experiments, runs, done, strict=True):

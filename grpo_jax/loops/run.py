@@ -86,10 +86,10 @@ class Run:
     depends_on = depends.gather(experiment, model.tokenizer, data, evaluator)
     inputs.check_hosts(depends_on)
     ours = experiment.config_json(), experiment.own_defaults(), unread.names(experiment)
-    workdir.check_owner(folder, *ours)  # before anything is made in what may be somebody's folder
+    workdir.check_owner(folder, *ours, experiment.kind)  # before anything is made in it
     with contextlib.ExitStack() as resources:
       self._check_lock = resources.enter_context(workdir.locked(folder))
-      workdir.check_owner(folder, *ours)  # of a run that ended meanwhile
+      workdir.check_owner(folder, *ours, experiment.kind)  # of a run that ended meanwhile
       self.programs = resources.enter_context(
         compile_cache.kept(experiment.compilation_cache, folder)
       )

@@ -153,7 +153,11 @@ def _check_lease(workdir: str, lease: lock.Lease) -> None:
 
 
 def check_owner(
-  workdir: str, config: Json, defaults: Json | None = None, unread: Collection[str] = ()
+  workdir: str,
+  config: Json,
+  defaults: Json | None = None,
+  unread: Collection[str] = (),
+  kind: str = "online",
 ) -> None:
   """Refuses a folder of another config, or with files that a run would write to or replace.
 
@@ -165,6 +169,7 @@ def check_owner(
     config: of the run that is to go on there.
     defaults: of the settings that objectives and data sets have of their own, by section.
     unread: names of settings that the run does not read.
+    kind: of its loop (`Experiment.kind`), which tells the folders that it writes.
   """
   storage.check("workdir", workdir)
   storage.check_reached("workdir", workdir)
@@ -183,7 +188,7 @@ def check_owner(
       f"workdir={workdir}: belongs to another config ({changes}); use those values or another "
       "--workdir"
     )
-  if old is None and (taken := _taken(workdir, config)):
+  if old is None and (taken := _taken(workdir, kind)):
     raise CheckpointError(
       f"workdir={workdir}: holds {taken[0]} and no config.json, so it is not known whose it is, "
       "and a run would write there; put config.json back, where this is a run's folder, or use "
@@ -191,9 +196,9 @@ def check_owner(
     )
 
 
-def _taken(workdir: str, config: Json) -> list[str]:
-  """Returns what is there under the names of files and folders that a run writes."""
-  folders = OWN_FOLDERS + (ITERATIVE_FOLDERS if config.get("loop") == "iterative" else ())
+def _taken(workdir: str, kind: str) -> list[str]:
+  """Returns what is there under the names of files and folders that a run of a kind writes."""
+  folders = OWN_FOLDERS + (ITERATIVE_FOLDERS if kind == "iterative" else ())
   folder = storage.place(workdir)
   files = [name for name in (*OWN_LOGS, inputs.NAME) if (folder / name).exists()]
   filled = (name for name in folders if (folder / name).is_dir())

@@ -13,7 +13,7 @@ import tiny_runs
 from ml_collections import ConfigDict
 
 from experiments import arithmetic_iterative, gsm8k_process, run, stages
-from grpo_jax.errors import SettingError
+from grpo_jax.errors import CheckpointError, SettingError
 from grpo_jax.loops import offline, online
 from grpo_jax.loops.run import recorded
 from grpo_jax.run import signals
@@ -287,6 +287,18 @@ def test_a_folder_of_another_config_is_refused_before_the_first_run(trained, tmp
   claim(str(tmp_path), other)
   with pytest.raises(SettingError, match="another config .*learner.lr was 0.5"):
     run.start(c, str(tmp_path))
+  assert not trained
+
+
+def test_so_is_a_folder_with_what_a_loop_like_iterative_would_replace(trained, tmp_path):
+  loop, c = tmp_path / "my_loop.py", two_runs()
+  loop.write_text("LIKE = 'iterative'\ndef train(experiment, workdir): pass\n")
+  c.loop = str(loop)
+  c.rewards.functions, c.iterative.labels = (("right", "math.answer_correct", 1.0),), "right"
+  (tmp_path / "run" / "reward_model").mkdir(parents=True)
+  (tmp_path / "run" / "reward_model" / "config.json").write_text("mine\n")
+  with pytest.raises(CheckpointError, match="holds reward_model/ and no config.json"):
+    run.start(c, str(tmp_path / "run"))
   assert not trained
 
 

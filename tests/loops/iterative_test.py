@@ -8,7 +8,7 @@ import documented
 import pytest
 import tiny_runs
 
-from grpo_jax.errors import SettingError
+from grpo_jax.errors import CheckpointError, SettingError
 from grpo_jax.loops import iterative, online
 from grpo_jax.setup import checks
 from grpo_jax.setup.experiment import make
@@ -265,6 +265,17 @@ def test_settings_that_do_not_go_together_are_refused(tmp_path, changes, message
   with pytest.raises(SettingError, match=message):
     iterative.train(resolve(config(**changes)), str(tmp_path / "run"))
   assert not (tmp_path / "run").exists()
+
+
+def test_a_loop_like_it_spares_a_reward_model_that_is_in_its_folder_already(tmp_path):
+  loop = tmp_path / "my_loop.py"
+  loop.write_text("from grpo_jax.loops.iterative import train\nLIKE = 'iterative'\n")
+  mine = tmp_path / "run" / "reward_model" / "config.json"
+  mine.parent.mkdir(parents=True)
+  mine.write_text("mine\n")
+  with pytest.raises(CheckpointError, match="holds reward_model/ and no config.json"):
+    iterative.train(resolve(config(loop=str(loop))), str(tmp_path / "run"))
+  assert [path.name for path in (tmp_path / "run").iterdir()] == ["reward_model"]
 
 
 def gdpo(weight, reward_weights):

@@ -47,7 +47,7 @@ def test_folders_that_only_an_iterative_run_would_replace(tmp_path, name):
   config = tiny_runs.as_json(defaults.get_config())
   check_owner(str(tmp_path), config)
   with pytest.raises(CheckpointError, match=rf"holds {name}/ and no config.json.*another --work"):
-    check_owner(str(tmp_path), config | {"loop": "iterative"})
+    check_owner(str(tmp_path), config, kind="iterative")
 
 
 def test_a_workdir_belongs_to_its_config(tmp_path):
