@@ -142,7 +142,8 @@ def check_later(experiment: "Experiment", first: "Experiment", before: str) -> N
   has the shape of the first run's.
   """
   from grpo_jax.evaluation.evaluator import Evaluator  # imports jax
-  from grpo_jax.loops import collector, offline
+  from grpo_jax.loops import collector, iterative, offline, process_reward_model, reward_model
+  from grpo_jax.loops.teaching import OUTCOME
   from grpo_jax.objectives.base import reads_reference
   from grpo_jax.reward_models import load
   from grpo_jax.setup import build, checks, references
@@ -156,10 +157,20 @@ def check_later(experiment: "Experiment", first: "Experiment", before: str) -> N
       "model.variant": experiment.model.variant or first.model.variant,
     }
     start = changed(experiment, shape)
-  model = build.model(start)
+  judges = start.kind in checks.REWARD_LOOPS
+  model = build.model(start, scores=judges)
   checks.check(start, model.decoder)
-  live = start.kind in LIVE
-  drawn = start.kind == "offline" and offline.make_batches(start, model)[0] is not None
+  if start.kind == "iterative":
+    iterative.check(experiment, absent=before)
+    source = experiment.iterative.reward_model
+    if source and not storage.same(source, before):  # with the tokenizer of its own
+      iterative.find_judge(experiment, model, OUTCOME)
+  if start.offline.steps:
+    process_reward_model.read_solutions(start, model)
+  live, filed = start.kind in LIVE, bool(start.offline.steps)
+  drawn = not live and not filed and offline.make_batches(start, model)[0] is not None
+  if judges and drawn and not storage.same(start.offline.teacher, before):
+    start, model = reward_model.sampled_policy(start)
   if live or drawn:  # it samples
     collector.make_batches(start, model)
     load.find(start, model, absent=before)

@@ -132,7 +132,8 @@ def check_arms(config: ConfigDict) -> None:
 
   So it does if a reward model is not there, unless a run before the run may make it.
   """
-  from grpo_jax.reward_models import load  # imports jax
+  from grpo_jax.loops import iterative  # imports jax
+  from grpo_jax.reward_models import load
   from grpo_jax.setup import resolve
 
   arguments.define_config("of an arm")
@@ -147,6 +148,8 @@ def check_arms(config: ConfigDict) -> None:
           experiment = resolve.resolve(stage.config)
       if len(runs) == 1:
         load.shapes(experiment)
+        if experiment.kind == "iterative":
+          iterative.check(experiment)
     # each may be defined once
     for name in [name for name in flags.FLAGS if name.startswith("config.")]:
       delattr(flags.FLAGS, name)

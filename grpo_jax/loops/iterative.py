@@ -57,12 +57,8 @@ def train(experiment: Experiment, workdir: str) -> None:
   # of process 0: the reward may fail on another, which then would compile other programs
   kind = hosts.gather(teaching.kind_of(label, solved, model, experiment))[0]
   check_batches(experiment, model, kind)
-  judge_config = teaching.experiment_of_reward_model(experiment, kind)
-  with said_of("iterative.reward_model" if experiment.iterative.reward_model else ""):
-    judge = Judge(judge_config, build.model(judge_config, scores=True), 1.0)
-  load.check_tokenizer(
-    model, judge.model, f"iterative.reward_model={experiment.iterative.reward_model!r}"
-  )
+  judge_config, judge_model = find_judge(experiment, model, kind)
+  judge = Judge(judge_config, judge_model, 1.0)
   policy = Policy(experiment, model, experiment.sampler.temperature, collector.generator.sizes)
   dtype = provenance.weights_dtype(judge_config.init_from)
   base = weights.find_source(judge_config.init_from)[0]
@@ -115,8 +111,31 @@ def current_models(
   return [*others, RewardModel(NAME, weight, steps, judge.model.decoder, judge.params)]
 
 
-def check(experiment: Experiment) -> None:
-  """Refuses settings of the loop that contradict each other."""
+def find_judge(
+  experiment: Experiment, model: build.Model, kind: Kind
+) -> tuple[Experiment, build.Model]:
+  """Returns the experiment in which the reward model is trained and its model, after their checks.
+
+  Args:
+    experiment: of the run.
+    model: the policy.
+    kind: of the reward model; both kinds have the same model.
+  """
+  source = experiment.iterative.reward_model
+  own = teaching.experiment_of_reward_model(experiment, kind)
+  with said_of("iterative.reward_model" if source else ""):
+    judge = build.model(own, scores=True)
+  load.check_tokenizer(model, judge, f"iterative.reward_model={source!r}")
+  return own, judge
+
+
+def check(experiment: Experiment, absent: str = "") -> None:
+  """Refuses settings of the loop that contradict each other, and a reward model that is not there.
+
+  Args:
+    experiment: of the run.
+    absent: a folder that an earlier run will write; a reward model from there is let through.
+  """
   labels, names = experiment.iterative.labels, [name for name, *_ in experiment.rewards.functions]
   if labels not in names:
     raise SettingError(
@@ -126,6 +145,12 @@ def check(experiment: Experiment) -> None:
     raise SettingError(
       f"rewards has {NAME!r}, which is the name of the reward model that learns: use another"
     )
+  source = experiment.iterative.reward_model
+  if source and not storage.same(source, absent):
+    folder, _ = weights.find_source(source)
+    with said_of("iterative.reward_model"):
+      build.check_start(teaching.experiment_of_reward_model(experiment, teaching.OUTCOME), folder)
+      weights.read_shape(folder)
 
 
 def check_batches(experiment: Experiment, model: build.Model, kind: Kind) -> None:

@@ -69,7 +69,7 @@ def model(
   """
   layout = sharding.make_layout(experiment.mesh, devices)
   folder, run = weights.find_source(experiment.init_from)
-  _check_start(experiment, folder)
+  check_start(experiment, folder)
   tokenizer = make_tokenizer(experiment, folder)
   if folder:
     shape = weights.read_shape(folder)
@@ -101,7 +101,7 @@ def message_format(experiment: Experiment) -> Json:
   return {"template": d.template, "chat": d.chat, "system": d.system, "arguments": arguments}
 
 
-def _check_start(experiment: Experiment, folder: str) -> None:
+def check_start(experiment: Experiment, folder: str) -> None:
   """Refuses a start that is neither a folder that is there nor a fresh model."""
   if folder and not storage.place(folder).is_dir():
     raise SettingError(f"init_from={folder!r}: no such folder; {where_to_get(experiment)}")

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import small_models  # noqa: F401  adds the variants named test_*
 import tiny_runs
+from conftest import ROOT
 from ml_collections import ConfigDict
 
 from experiments import arithmetic_iterative, gsm8k_process, run, stages
@@ -174,6 +175,41 @@ def no_judge_of_samples(c: ConfigDict) -> None:
   no_reward_model(c)
 
 
+def iterative_run(c: ConfigDict) -> None:
+  c.loop, c.iterative.labels = "iterative", "right"
+  c.rewards.functions = (("right", "math.answer_correct", 1.0),)
+
+
+def no_start_of_the_reward_model(c: ConfigDict) -> None:
+  iterative_run(c)
+  c.iterative.reward_model = "typo"
+
+
+def a_reward_model_of_other_tokens(c: ConfigDict) -> None:
+  iterative_run(c)
+  c.iterative.reward_model = str(ROOT / "experiments" / "arithmetic_warm_start")
+
+
+def reward_model_run(c: ConfigDict) -> None:
+  c.loop, c.offline.data = "reward_model", "pairs"
+  c.objective = defaults.objective("reward_model", c)
+
+
+def no_pairs_of_a_reward_model(c: ConfigDict) -> None:
+  reward_model_run(c)
+  c.offline.pairs = "typo"
+
+
+def no_policy_of_a_reward_model(c: ConfigDict) -> None:
+  reward_model_run(c)
+  c.offline.teacher = "typo"
+
+
+def no_steps(c: ConfigDict) -> None:
+  c.loop, c.offline.data, c.offline.steps = "process_reward_model", "steps", "typo"
+  c.objective = defaults.objective("process_reward_model", c)
+
+
 @pytest.mark.parametrize(
   "change, message",
   [
@@ -184,6 +220,11 @@ def no_judge_of_samples(c: ConfigDict) -> None:
     (no_pairs, "offline.pairs='typo'"),
     (no_teacher, "offline.teacher='typo': no such folder"),
     (no_judge_of_samples, "rewards.outcome_models has 'judge', 'typo': no such folder"),
+    (no_start_of_the_reward_model, "iterative.reward_model='typo': no such folder"),
+    (a_reward_model_of_other_tokens, "iterative.reward_model='.*': has another tokenizer"),
+    (no_pairs_of_a_reward_model, "offline.pairs='typo'"),
+    (no_policy_of_a_reward_model, "offline.teacher='typo': no such folder"),
+    (no_steps, "offline.steps = 'typo'"),
   ],
 )
 def test_so_are_data_and_models_that_it_cannot_use(change, message, tmp_path):
@@ -199,6 +240,18 @@ def test_so_are_data_and_models_that_it_cannot_use(change, message, tmp_path):
   assert not (tmp_path / "run").exists()
 
 
+def test_a_wrong_reward_model_has_the_line_of_its_own_start(tmp_path):
+  c, alone = two_runs(), tiny()
+  alone.model.variant, alone.tokenizer = "test_qwen3", "words"
+  said = []
+  for config in (c, alone):
+    no_start_of_the_reward_model(config)
+    with pytest.raises(SettingError) as error:
+      run.start(config, str(tmp_path / "run"))
+    said.append(str(error.value))
+  assert said[0] == said[1] and not (tmp_path / "run").exists()
+
+
 def test_what_the_first_run_will_write_is_no_mistake(tmp_path, monkeypatch):
   """Accepts its folder by the whole path, and by the path from where the command is given."""
   monkeypatch.chdir(tmp_path)
@@ -208,6 +261,14 @@ def test_what_the_first_run_will_write_is_no_mistake(tmp_path, monkeypatch):
     c.ref_from, c.objective.beta = name, 0.1
     c.rewards.outcome_models = (("judge", name, 1.0),)
     run.start(c, "run")  # the first one, which is not done: the second does not start
+    c = two_runs()
+    iterative_run(c)
+    c.iterative.reward_model = name
+    run.start(c, "run")
+    c = two_runs()
+    reward_model_run(c)
+    c.offline.teacher = name
+    run.start(c, "run")
 
 
 def weights(folder: pathlib.Path) -> dict[str, np.ndarray]:

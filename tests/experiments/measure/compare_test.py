@@ -232,6 +232,11 @@ def test_bad_input_is_one_line(program, tmp_path):
       {},
       "rewards.outcome_models has 'judge', '/no/where': no such folder",
     ),
+    (
+      "",
+      {"arms": (("grpo", "grpo", "loop=iterative", "iterative.reward_model=/no/where"),)},
+      "iterative.reward_model='/no/where': no such folder",
+    ),
   ],
 )
 def test_settings_of_all_arms_are_checked_before_the_first_run(name, change, message, capfd):
