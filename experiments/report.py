@@ -31,6 +31,7 @@ def main(argv: list[str]) -> None:
     name = run_page.NAME if len(folders) == 1 else COMPARED
     out = flags.FLAGS.out or str(storage.place(folders[0]) / name)
     storage.check_file("--out", out, ".html")
+    check_page(out)
     while True:
       ends = [run_page.end_of(storage.place(folder)) for folder in folders]
       finished = None not in ends
@@ -55,6 +56,13 @@ def check(folders: list[str]) -> None:
       raise SettingError(
         f"DIR={folder!r}: has no metrics.jsonl; give the --workdir of a run that has begun"
       )
+
+
+def check_page(out: str) -> None:
+  """Refuses to replace a file with content that this command has not written."""
+  path = storage.place(out)
+  if path.exists() and storage.size(path) and not run_page.is_page(path):
+    raise SettingError(f"--out={out!r}: is there already, and no page of runs; use another name")
 
 
 if __name__ == "__main__":

@@ -44,6 +44,12 @@ def write(folders: Sequence[str], out: str, seconds: int = 0) -> storage.Path:
   return path
 
 
+def is_page(path: storage.Path) -> bool:
+  """Returns whether a file begins as `write` begins every page."""
+  begin = (FOLDER / "run_page.html").read_bytes().partition(b"<style>")[0]
+  return storage.start(path, len(begin)) == begin
+
+
 def write_own(workdir: str) -> storage.Path | None:
   """Writes the page of one run to its folder; returns its path, or None without metrics."""
   if not (storage.place(workdir) / "metrics.jsonl").exists():

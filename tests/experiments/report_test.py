@@ -33,6 +33,22 @@ def test_a_log_is_not_overwritten(program, tmp_path):
   assert (tmp_path / "a" / "metrics.jsonl").read_bytes() == log
 
 
+def test_only_pages_of_runs_are_replaced(program, tmp_path):
+  """Writes its own page anew, also over one of other runs, and an empty file's."""
+  one, two, three = (begun(tmp_path / name, finished=True) for name in "abc")
+  page = tmp_path / "a" / "compared.html"
+  page.write_text("<!doctype html>\n<title>mine</title>\n")
+  done = program("experiments.report", one, two)
+  assert done.returncode == 2 and done.stderr == (
+    f"error: --out='{page}': is there already, and no page of runs; use another name\n"
+  )
+  assert "mine" in page.read_text()
+  page.write_text("")
+  for runs in ([one, two], [one, three]):
+    assert program("experiments.report", *runs).stdout.strip() == str(page)
+  assert '"name":"c"' in page.read_text()
+
+
 @pytest.mark.parametrize(
   "arguments, said",
   [
