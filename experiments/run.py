@@ -150,7 +150,7 @@ def check_later(experiment: "Experiment", first: "Experiment", before: str) -> N
   from grpo_jax.setup.experiment import LIVE, changed
 
   start = experiment
-  if storage.same(experiment.init_from, before):
+  if storage.inside(experiment.init_from, before):
     shape = {
       "init_from": first.init_from,
       "tokenizer": experiment.tokenizer or first.tokenizer,
@@ -163,22 +163,22 @@ def check_later(experiment: "Experiment", first: "Experiment", before: str) -> N
   if start.kind == "iterative":
     iterative.check(experiment, absent=before)
     source = experiment.iterative.reward_model
-    if source and not storage.same(source, before):  # with the tokenizer of its own
+    if source and not storage.inside(source, before):  # with the tokenizer of its own
       iterative.find_judge(experiment, model, OUTCOME)
   if start.offline.steps:
     process_reward_model.read_solutions(start, model)
   live, filed = start.kind in LIVE, bool(start.offline.steps)
   drawn = not live and not filed and offline.make_batches(start, model)[0] is not None
-  if judges and drawn and not storage.same(start.offline.teacher, before):
+  if judges and drawn and not storage.inside(start.offline.teacher, before):
     start, model = reward_model.sampled_policy(start)
   if live or drawn:  # it samples
     collector.make_batches(start, model)
     load.find(start, model, absent=before)
   if live:
     Evaluator(start, model)
-  if drawn and not storage.same(start.offline.teacher, before):
+  if drawn and not storage.inside(start.offline.teacher, before):
     references.check_source(start.offline.teacher, model, "offline.teacher")
-  if reads_reference(start.objective.needs) and not storage.same(start.ref_from, before):
+  if reads_reference(start.objective.needs) and not storage.inside(start.ref_from, before):
     references.check_source(start.ref_from, references.owner(start, model), "ref_from")
 
 

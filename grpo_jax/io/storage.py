@@ -126,10 +126,10 @@ def absolute(path: str | os.PathLike) -> Path:
   return place(path) if in_bucket(path) else place(pathlib.Path(path).absolute())
 
 
-def same(one: str, other: str) -> bool:
-  """Returns whether two settings name one folder; "" names none."""
-  ends = [os.fspath(absolute(path)).rstrip("/") for path in (one, other) if path]
-  return len(ends) == 2 and ends[0] == ends[1]
+def inside(path: str, folder: str) -> bool:
+  """Returns whether two settings name one folder, or the first something in it; "" names none."""
+  ends = [os.fspath(absolute(name)).rstrip("/") + "/" for name in (path, folder) if name]
+  return len(ends) == 2 and ends[0].startswith(ends[1])
 
 
 def expanded(name: str, path: str) -> str:

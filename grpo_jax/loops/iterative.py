@@ -146,7 +146,7 @@ def check(experiment: Experiment, absent: str = "") -> None:
       f"rewards has {NAME!r}, which is the name of the reward model that learns: use another"
     )
   source = experiment.iterative.reward_model
-  if source and not storage.same(source, absent):
+  if source and not storage.inside(source, absent):
     folder, _ = weights.find_source(source)
     with said_of("iterative.reward_model"):
       build.check_start(teaching.experiment_of_reward_model(experiment, teaching.OUTCOME), folder)

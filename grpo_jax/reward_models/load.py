@@ -29,7 +29,7 @@ def find(
   """
   rows = scorers.reward_models(experiment.rewards)
   return [
-    _check_model(experiment, model, *row) for row in rows if not storage.same(row.folder, absent)
+    _check_model(experiment, model, *row) for row in rows if not storage.inside(row.folder, absent)
   ]
 
 

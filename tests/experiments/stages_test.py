@@ -263,7 +263,7 @@ def test_what_the_first_run_will_write_is_no_mistake(tmp_path, monkeypatch):
     run.start(c, "run")  # the first one, which is not done: the second does not start
     c = two_runs()
     iterative_run(c)
-    c.iterative.reward_model = name
+    c.iterative.reward_model = f"{name}/reward_model"
     run.start(c, "run")
     c = two_runs()
     reward_model_run(c)
