@@ -9,11 +9,20 @@ from collections.abc import Iterator
 
 _INIT_FROM = re.compile(r"(?<![\w.])init_from=")
 _PROGRAM = re.compile(r"executable_name='(?:jit_)?(\w+)'")
-_LESS = {
-  "sampling": "with fewer completions at a time (sampler.slots, eval.batch) or a smaller "
-  "sampler.cache_dtype",
-  "learning": "with fewer prompts or tokens at a time (learner.microbatch, learner.chunk) or "
-  "model.remat=block",
+_SAMPLING = (
+  "sampling needs less with fewer completions at a time (sampler.slots, eval.batch) or a smaller "
+  "sampler.cache_dtype"
+)
+_LEARNING = (
+  "learning needs less with fewer prompts or tokens at a time (learner.microbatch, learner.chunk) "
+  "or model.remat=block"
+)
+_LESS = {  # what helps a program
+  "sample": _SAMPLING,
+  "begin_all": _SAMPLING,
+  "advance_all": _SAMPLING,
+  "learn": _LEARNING,
+  "movement": _LEARNING,
 }
 
 
@@ -56,19 +65,24 @@ def kind_of(error: BaseException) -> type[GrpoError] | None:
   return next((kind for kind in type(error).__mro__ if kind.__module__ == __name__), None)
 
 
+def no_memory(error: BaseException) -> bool:
+  """Returns whether jax says that a device, or the compiler for it, had too little memory."""
+  return type(error).__name__ == "JaxRuntimeError" and "RESOURCE_EXHAUSTED" in str(error)
+
+
 def out_of_memory(error: BaseException) -> str:
   """Returns what to say of a device that has too little memory; "" for any other error."""
-  text = str(error)
-  if type(error).__name__ != "JaxRuntimeError" or not text.startswith("RESOURCE_EXHAUSTED"):
+  if not no_memory(error):
     return ""
+  text = str(error)
   program = _PROGRAM.search(text)
   name = program[1] if program else ""
-  wanted = text.partition(":")[2].strip().split(" [")[0].splitlines()[0].rstrip(".")[:200]
-  parts = {"sample": ["sampling"], "learn": ["learning"]}.get(name, list(_LESS))
+  what = text.partition("RESOURCE_EXHAUSTED:")[2].strip().partition("\n")[0].partition(" [")[0]
+  less = _LESS.get(name, "") if name else f"{_SAMPLING}; {_LEARNING}"
   return (
-    f"a device has too little memory{f' for the program {name}' if name else ''} ({wanted}); "
-    + ", ".join(f"{part} needs less {_LESS[part]}" for part in parts)
-    + "; on a GPU another program may hold some of it"
+    f"a device has too little memory{f' for the program {name}' if name else ''} "
+    f"({what[:200].rstrip('.')}); {f'{less}; ' if less else ''}more devices (mesh), adapters "
+    "(lora.rank) or a smaller model help everywhere; on a GPU another program may hold some of it"
   )
 
 

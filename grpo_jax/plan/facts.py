@@ -14,6 +14,7 @@ import jax
 import jaxlib
 
 from grpo_jax.aliases import Json
+from grpo_jax.errors import no_memory
 from grpo_jax.plan.collectives import Collective, collectives
 
 SAY_EVERY = 20  # seconds between lines while the compiler works
@@ -75,7 +76,7 @@ def _compile(name: str, lowered: jax.stages.Lowered, slice_of: Sequence[int]) ->
   try:
     program = lowered.compile()
   except jax.errors.JaxRuntimeError as error:
-    if "RESOURCE_EXHAUSTED" not in str(error):
+    if not no_memory(error):
       raise
     return Facts(
       name, time.perf_counter() - start, needs=_needed(str(error)), error=_first_lines(error)

@@ -21,7 +21,7 @@ import orbax.checkpoint as ocp
 from jax.experimental import multihost_utils
 
 from grpo_jax.distributed import hosts
-from grpo_jax.errors import CheckpointError, SettingError, StorageError
+from grpo_jax.errors import CheckpointError, SettingError, StorageError, no_memory
 from grpo_jax.io import storage
 from grpo_jax.learning.state import TrainState
 from grpo_jax.models.decoder import Params
@@ -322,8 +322,7 @@ def _read_whole(path: storage.Path, read: Callable[..., T], *args: object) -> T:
 
 def _out_of_memory(error: Exception) -> bool:
   """Returns whether a host or a device had no memory left."""
-  device = isinstance(error, jax.errors.JaxRuntimeError) and "RESOURCE_EXHAUSTED" in str(error)
-  return device or isinstance(error, MemoryError)
+  return no_memory(error) or isinstance(error, MemoryError)
 
 
 def _restore(path: storage.Path, abstract_states: dict[str, TrainState]) -> dict[str, TrainState]:
