@@ -150,7 +150,7 @@ def _libraries() -> tuple[Any, Any]:
     )
   except ImportError as error:
     raise SettingError(
-      f"transformers {transformers.__version__} is installed; the extra gguf needs a newer one: "
+      f"transformers {transformers.__version__} is installed; GGUF files need 5.23 or newer: "
       f"{INSTALL}"
     ) from error
   transformers.logging.set_verbosity_error()

@@ -17,6 +17,7 @@ from experiments import arguments
 from grpo_jax.errors import SettingError
 from grpo_jax.io import storage
 from grpo_jax.reports import run_page
+from grpo_jax.run.reasons import reason
 
 MOST = 32  # runs in a page
 COMPARED = "compared.html"  # the page of several runs
@@ -61,7 +62,14 @@ def check(folders: list[str]) -> None:
 def check_page(out: str) -> None:
   """Refuses to replace a file with content that this command has not written."""
   path = storage.place(out)
-  if path.exists() and storage.size(path) and not run_page.is_page(path):
+  try:
+    with storage.as_os_errors():
+      ours = not (path.exists() and storage.size(path)) or run_page.is_page(path)
+  except OSError as error:
+    raise SettingError(
+      f"--out={out!r}: cannot be read ({reason(error)}); use another name"
+    ) from error
+  if not ours:
     raise SettingError(f"--out={out!r}: is there already, and no page of runs; use another name")
 
 

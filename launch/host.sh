@@ -3,7 +3,7 @@
 # and keeps its output in run.log. QUIET=1: prints it only where it failed, its last lines with this host's name.
 # Ends with the run's code, and with 75 where a signal that `tpu_vm.sh stop` did not send ended it before its last step.
 set -uo pipefail
-cd "$(dirname "$(readlink -f "${BASH_SOURCE[0]}")")/.." || exit
+cd "$(dirname "$(readlink -f "${BASH_SOURCE[0]}" 2>/dev/null || echo "${BASH_SOURCE[0]}")")/.." || exit
 . launch/venv.sh "${EXTRAS:-tpu,plot,gcs}"
 . launch/await.sh
 rm -f stop.asked

@@ -9,7 +9,7 @@ if [ $# != 1 ] || [ "${1#-}" != "$1" ]; then
   echo "error: name the folder to write, as in launch/real_model.sh models/gemma3_270m" >&2
   exit 2
 fi
-cd "$(dirname "$(readlink -f "${BASH_SOURCE[0]}")")/.."
+cd "$(dirname "$(readlink -f "${BASH_SOURCE[0]}" 2>/dev/null || echo "${BASH_SOURCE[0]}")")/.."
 out=${1%/}
 if [ -e "$out/config.json" ]; then
   echo "$out: has a model; nothing was done"

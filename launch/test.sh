@@ -3,7 +3,7 @@
 # All arguments go to pytest. transformers and torch are installed, too: they are what the models are compared with.
 # EXTRAS=tpu installs the compiler for TPUs as well, without which the slow tests of launch/plan.py are skipped.
 set -euo pipefail
-cd "$(dirname "$(readlink -f "${BASH_SOURCE[0]}")")/.."
+cd "$(dirname "$(readlink -f "${BASH_SOURCE[0]}" 2>/dev/null || echo "${BASH_SOURCE[0]}")")/.."
 . launch/venv.sh "test,hf${EXTRAS:+,$EXTRAS}"
 .venv/bin/python -m ruff check .
 .venv/bin/python -m ruff format --check .

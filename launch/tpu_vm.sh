@@ -21,7 +21,7 @@
 # --workdir, the weights and the data are in a bucket (gs://...) or on a disk that all hosts mount.
 # `launch/tpu_vm.sh --dry-run VERB ...` prints the commands and runs none. Needs gcloud, signed in, otherwise.
 set -euo pipefail
-cd "$(dirname "$(readlink -f "${BASH_SOURCE[0]}")")/.."
+cd "$(dirname "$(readlink -f "${BASH_SOURCE[0]}" 2>/dev/null || echo "${BASH_SOURCE[0]}")")/.."
 
 POLL_SECONDS=${POLL_SECONDS:-20}      # between two looks at the state
 SETTLE_SECONDS=${SETTLE_SECONDS:-120} # after a failure, until preemption must have shown in the state

@@ -3,9 +3,9 @@
     python -m experiments.measure.growth --workdir=runs/growth [--vs=trl --peer=PYTHON]
 
 For each point of LINES it runs experiments/measure/benchmark.py in a process of its own, and then
-the peer if one is named. One thing grows at a time. Each result is a line of DIR/growth.jsonl; the
-same command again measures what is missing, on the same processor and with the same versions, which
-each line names (those of a peer are not asked for). DIR/growth.png shows the seconds of a step.
+the peer if one is named. One thing grows at a time. Each result is a line of DIR/growth.jsonl, and
+names the processor and the versions of packages and code (not those of a peer); where these are the
+same, the same command again measures what is missing. DIR/growth.png shows the seconds of a step.
 """
 
 import importlib.util
@@ -76,12 +76,15 @@ def measure(workload: dict[str, int], system: str, peer: str) -> dict[str, Any]:
 
 
 def place() -> dict[str, str]:
-  """Returns what seconds depend on beside the workload: the processor, versions and our code."""
+  """Returns what seconds depend on beside the workload: processor, device, versions and code."""
   info = pathlib.Path("/proc/cpuinfo")  # only Linux has it
   text = info.read_text() if info.exists() else ""
   named = re.search(r"^model name\s*: (.+)", text, re.MULTILINE)
   name = named[1] if named else platform.processor() or platform.machine()
-  return {"processor": f"{os.cpu_count()} cores, {name}"} | inputs.describe_versions()
+  cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+  # jax itself would keep the device from the benchmark
+  devices = {name: os.environ.get(name, "") for name in ("JAX_PLATFORMS", "CUDA_VISIBLE_DEVICES")}
+  return {"processor": f"{cores} cores, {name}"} | devices | inputs.describe_versions()
 
 
 def check_place(workdir: str, results: list[dict[str, Any]], here: dict[str, str]) -> None:

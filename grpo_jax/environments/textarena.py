@@ -28,7 +28,7 @@ def reset(example: Example, key: int) -> Json:
 
 
 def step(state: Json, completion: Completion) -> Turn:
-  """Returns what the game says to an action, on lines of its own; 1 may be the beginning of 12."""
+  """Returns what the game says to an action, on lines of its own; a cut-off one counts as empty."""
   action = completion.text if completion.ended == STOPPED else ""
   after = state | {"actions": [*state["actions"], action]}
   said, over, reward = textarena.play(**after)

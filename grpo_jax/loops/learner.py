@@ -196,7 +196,7 @@ class Learner:
         moved = self.jitted_movement(self.state.params, on_mesh[0], trace, on_mesh[1], self.base)
         known = rollouts.to_host((moved.metrics, moved.before, moved.after))
       moved = Movement(*known, *moved[3:])
-      # without an advantage there is no right way
+      # NaN: nothing had an advantage
       metrics |= {name: value for name, value in moved.metrics.items() if not np.isnan(value)}
     if self.entropy and bonus is not None and batch.lengths.any():
       metrics["entropy_weight"] = bonus
