@@ -2,6 +2,7 @@
 
 import struct
 
+import pytest
 from tensorboardX.proto.event_pb2 import Event
 
 from grpo_jax.writers import tensorboard
@@ -24,3 +25,19 @@ def test_it_has_the_numbers_by_step(tmp_path):
   ]
   # What a killed run wrote after its last checkpoint is dropped by TensorBoard.
   assert any(e.step == 5 and e.HasField("session_log") for e in events)
+
+
+def test_an_error_of_the_disk_is_that_of_the_call(tmp_path, monkeypatch):
+  """A thread that had ended at it was waited for, for ever, once ten numbers were in its queue."""
+  writer = tensorboard.Writer(str(tmp_path), {}, 0)
+
+  def full(data):
+    raise OSError(28, "No space left on device")
+
+  with monkeypatch.context() as patch:
+    patch.setattr(writer.events._py_recordio_writer, "write", full)
+    for step in range(3):
+      with pytest.raises(OSError, match="No space left"):
+        writer.write(step, {f"metric{n}": 0.0 for n in range(20)})
+  writer.write(3, {"kl": 0.5})  # there is room again
+  writer.close()
