@@ -193,8 +193,9 @@ def of_all_paths(paths: Sequence[list[dict[str, Any]]]) -> list[dict[str, Any]]:
   """Returns the rows of samples.jsonl of all paths.
 
   Those of several paths are groups: each has what all paths wrote to one problem. Problems whose
-  mean reward differs most from that of the first path come first. The rows of one group have one
-  step, so that the step of a path's checkpoint is their field "checkpoint".
+  mean reward differs most from that of the first path come first, those that it was not asked last.
+  The rows of one group have one step, so that the step of a path's checkpoint is their field
+  "checkpoint".
 
   Args:
     paths: for each path its rows, of each kind in the order of the problems.
@@ -204,8 +205,8 @@ def of_all_paths(paths: Sequence[list[dict[str, Any]]]) -> list[dict[str, Any]]:
   # by the problem's group, which its question tells: a prompt may be too long for one path alone
   groups: dict[tuple[str, int], int] = {}
   found: dict[int, list[dict[str, Any]]] = {}
-  means: dict[int, dict[str, list[float]]] = {}  # by group and kind: one for each path
-  for rows in paths:
+  means: dict[int, dict[str, dict[int, float]]] = {}  # by group, kind and path
+  for path, rows in enumerate(paths):
     kinds = {row["kind"]: [r for r in rows if r["kind"] == row["kind"]] for row in rows}
     problems = len(kinds["greedy"])  # has one for each
     for kind, some in kinds.items():
@@ -219,10 +220,12 @@ def of_all_paths(paths: Sequence[list[dict[str, Any]]]) -> list[dict[str, Any]]:
         about |= {"checkpoint": own[0]["step"]} if own[0]["step"] else {}
         found.setdefault(group, []).extend(row | about for row in own)
         mean = sum(row["reward"] for row in own) / per
-        means.setdefault(group, {}).setdefault(kind, []).append(mean)
+        means.setdefault(group, {}).setdefault(kind, {})[path] = mean
 
   def apart(problem: int) -> float:
-    return max(abs(x - of[0]) for of in means[problem].values() for x in of)
+    return max(
+      abs(x - of[0]) if 0 in of else -1.0 for of in means[problem].values() for x in of.values()
+    )
 
   order = sorted(found, key=apart, reverse=True)
   return [row for problem in order for row in found[problem]]
@@ -291,7 +294,16 @@ def write_samples(out: str, samples: list[dict[str, Any]]) -> None:
   try:
     lines = "".join(json.dumps(sample) + "\n" for sample in samples)
     storage.write(folder / "samples.jsonl", lines.encode())
-    print(f"{inspector.write(out)}", flush=True)
+    shown, is_all = inspector.first_groups(samples, inspector.LARGEST)
+    page = inspector.page(shown, storage.title(folder)).encode(errors="replace")
+    storage.write(folder / "samples.html", page)
+    print(folder / "samples.html", flush=True)
+    if not is_all:
+      print(
+        f"warning: samples.html has the first {len(shown)} of {len(samples)} samples, which is as "
+        "much as a browser opens; samples.jsonl has all",
+        flush=True,
+      )
   except OSError as error:
     raise not_writable(out, error) from error
 

@@ -36,8 +36,13 @@ def main(argv: list[str]) -> None:
     while True:
       ends = [run_page.end_of(storage.place(folder)) for folder in folders]
       finished = None not in ends
-      path = run_page.write(folders, out, 0 if finished else every)
-      print(path, flush=True)
+      try:
+        with storage.as_os_errors():
+          print(run_page.write(folders, out, 0 if finished else every), flush=True)
+      except OSError as error:
+        if finished or not every:
+          raise SettingError(f"--out={out!r}: no page could be made ({reason(error)})") from error
+        print(f"warning: {reason(error)}; tried again in {every} s", flush=True)
       if finished or not every:
         return
       time.sleep(every)

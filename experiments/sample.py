@@ -159,6 +159,9 @@ def converse(policy: asking.Policy, out: TextIO, chat: bool) -> None:
     except EOFError:
       print(flush=True)
       return
+    except UnicodeDecodeError:
+      print("not understood: these bytes are no UTF-8", flush=True)
+      continue
     if chat and not question and past:
       past = []
       print("a new conversation", flush=True)

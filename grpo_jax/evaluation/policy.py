@@ -242,11 +242,13 @@ def sampled_metrics(outcomes: Outcomes) -> dict[str, float]:
 def metrics_of(greedy: Outcomes, sampled: Outcomes | None = None) -> dict[str, float]:
   """Returns the metrics of both kinds of decoding.
 
-  With `reward_faults`, completions on which the reward or the environment failed, and
+  With `reward_faults`, completions on which the reward or the environment failed (the greedy
+  samples of a problem are copies of one), and
   `prompts_too_long`, problems that were not sampled, if there are any.
   """
   metrics = greedy_metrics(greedy) | (sampled_metrics(sampled) if sampled else {})
-  faults = sum(len(outcomes.faults) for outcomes in (greedy, sampled) if outcomes)
+  copies = len(greedy.solved[0]) if greedy.solved else 1  # of one completion
+  faults = math.ceil(len(greedy.faults) / copies) + (len(sampled.faults) if sampled else 0)
   counts = {"reward_faults": faults, "prompts_too_long": sum(greedy.too_long)}
   return metrics | {name: count for name, count in counts.items() if count}
 

@@ -90,6 +90,20 @@ def last_samples(folder: storage.Path, size: int) -> tuple[list[Json], bool]:
   return jsonl.read(path, ROWS), True
 
 
+def first_groups(samples: Sequence[Json], size: int) -> tuple[list[Json], bool]:
+  """Returns the samples of the first groups that have `size` bytes of JSON, and whether all have.
+
+  There is always one group.
+  """
+  shown: list[Json] = []
+  for group in groups(samples):
+    size -= len(as_json(group))
+    if shown and size < 0:
+      return shown, False
+    shown += group
+  return shown, True
+
+
 def page(samples: Sequence[Json], title: str, are_all: bool = True) -> str:
   """Returns the page with the samples in it.
 
@@ -198,5 +212,5 @@ def moved_against(sample: Json) -> float:
 
 
 if __name__ == "__main__":
-  run_folder = jsonl.folder_argument("grpo_jax.reports.inspector", __doc__)
-  print(write(run_folder) or f"{run_folder}: no samples.jsonl with anything in it")
+  nothing = "no samples.jsonl with anything in it"
+  jsonl.folder_command("grpo_jax.reports.inspector", __doc__, write, nothing)

@@ -1,13 +1,14 @@
 """Reads a run's files of JSON lines, and command lines that name a run's folder."""
 
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 from grpo_jax.aliases import Json
 from grpo_jax.config import kinds
 from grpo_jax.errors import GrpoError
 from grpo_jax.io import storage
 from grpo_jax.run import logs
+from grpo_jax.run.reasons import reason
 
 STEP = {"step": kinds.Whole()}
 NUMBER = kinds.Number()
@@ -49,6 +50,19 @@ def metrics(path: storage.Path) -> list[Metrics]:
   return [
     {name: value if NUMBER.fits(value) else None for name, value in line.items()} for line in lines
   ]
+
+
+def folder_command(
+  command: str, doc: str, draw: Callable[[str], storage.Path | None], nothing: str
+) -> None:
+  """Draws the DIR of `python -m command DIR` and prints where; `nothing` says what it lacks."""
+  folder = folder_argument(command, doc)
+  try:
+    with storage.as_os_errors():
+      print(draw(folder) or f"{folder}: {nothing}")
+  except OSError as error:
+    print(f"error: {folder}: {reason(error)}", file=sys.stderr)
+    sys.exit(2)
 
 
 def folder_argument(command: str, doc: str) -> str:

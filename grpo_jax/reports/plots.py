@@ -110,5 +110,5 @@ def _draw_panel(axes: matplotlib.axes.Axes, lines: panels.Lines, panel: panels.P
 
 
 if __name__ == "__main__":
-  run_folder = jsonl.folder_argument("grpo_jax.reports.plots", __doc__)
-  print(draw(run_folder) or f"{run_folder}: no metrics.jsonl with anything to draw")
+  nothing = "no metrics.jsonl with anything to draw"
+  jsonl.folder_command("grpo_jax.reports.plots", __doc__, draw, nothing)

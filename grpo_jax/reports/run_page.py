@@ -6,6 +6,7 @@ The page is one file that needs no network. Its curves can be smoothed and read 
 those of several runs lie over one another.
 """
 
+import itertools
 import math
 import pathlib
 import re
@@ -93,7 +94,9 @@ def name_apart(runs: Sequence[Json]) -> None:
   names = [run["name"] for run in runs]
   for n, run in enumerate(runs):
     if names.count(run["name"]) > 1:
-      run["name"] = f"{run['name']} ({n + 1})"
+      numbered = (f"{run['name']} ({k})" for k in itertools.count(n + 1))
+      run["name"] = next(name for name in numbered if name not in names)
+      names.append(run["name"])
 
 
 def curves(lines: list[jsonl.Metrics]) -> Json:

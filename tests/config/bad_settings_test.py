@@ -423,6 +423,19 @@ def test_a_report_of_no_folder_is_one_line_and_code_2(report, given, monkeypatch
   assert end.value.code == 2 and told.out == "" and told.err.count("\n") == 1 and "DIR" in told.err
 
 
+def test_a_report_that_cannot_be_written_is_one_line_and_code_2(tmp_path, monkeypatch, capsys):
+  def draw(folder):
+    raise PermissionError(13, "Permission denied")
+
+  monkeypatch.setattr(sys, "argv", ["report", str(tmp_path)])
+  with pytest.raises(SystemExit) as end:
+    jsonl.folder_command("grpo_jax.reports.plots", "doc", draw, "nothing to draw")
+  assert end.value.code == 2
+  assert capsys.readouterr().err == f"error: {tmp_path}: Permission denied\n"
+  jsonl.folder_command("grpo_jax.reports.plots", "doc", lambda folder: None, "nothing to draw")
+  assert capsys.readouterr().out == f"{tmp_path}: nothing to draw\n"
+
+
 def test_ctrl_c_while_importing_is_no_traceback(capsys):
   with pytest.raises(SystemExit) as end, arguments.one_line_errors():
     raise KeyboardInterrupt

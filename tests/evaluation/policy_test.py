@@ -199,6 +199,13 @@ def test_a_prompt_that_is_too_long_is_counted_once():
   ) == (1, 1, 0.0, 0.0)
 
 
+def test_copies_of_a_greedy_completion_are_one_fault():
+  greedy = policy.Outcomes([[False] * 4, [True] * 4], None, [], [], ["late"] * 4, {}, [False] * 2)
+  sampled = policy.Outcomes([[False] * 4, [True] * 4], None, [], [], ["late"] * 3, {}, [False] * 2)
+  assert policy.metrics_of(greedy)["reward_faults"] == 1
+  assert policy.metrics_of(greedy, sampled)["reward_faults"] == 1 + 3
+
+
 def test_episodes_in_which_the_environment_failed_are_counted_and_not_solved(monkeypatch):
   made = policy.generate.generate
   failures = {(0, 1): "turn 2: step: OSError: no tool", (1, 0): "turn 1: late"}
@@ -283,8 +290,8 @@ def test_answers_of_several_paths_are_side_by_side_and_differences_come_first():
 def test_answers_to_one_question_are_side_by_side_whatever_a_path_skips():
   """Skips a prompt that is too long for one path alone, and asks a question twice."""
 
-  def rows(path, questions):
-    about = {"path": path, "step": 0, "kind": "greedy", "reward": 0.0}
+  def rows(path, questions, reward=0.0):
+    about = {"path": path, "step": 0, "kind": "greedy", "reward": reward}
     return [about | {"question": question} for question in questions]
 
   found = evaluate_command.of_all_paths([rows("a", "xyy"), rows("b", "wxyy")])
@@ -293,6 +300,8 @@ def test_answers_to_one_question_are_side_by_side_whatever_a_path_skips():
     (0, "x", "a"), (0, "x", "b"), (1, "y", "a"), (1, "y", "b"), (2, "y", "a"), (2, "y", "b"),
     (3, "w", "b"),
   ]  # fmt: skip
+  found = evaluate_command.of_all_paths([rows("a", "x"), rows("b", "wx"), rows("c", "w", 1.0)])
+  assert [row["question"] for row in found] == ["x", "x", "w", "w"]  # the first was not asked w
 
 
 @pytest.mark.parametrize("n", [1, 2, 5, 8])

@@ -2,8 +2,11 @@
 
 import json
 import re
+import types
 
 import pytest
+
+from experiments import report
 
 
 def begun(folder, finished=False):
@@ -63,3 +66,42 @@ def test_only_pages_of_runs_are_replaced(program, tmp_path):
 def test_what_is_no_run_is_refused_in_one_line(program, arguments, said):
   done = program("experiments.report", *arguments)
   assert done.returncode == 2 and re.fullmatch(r"error: .*\n", done.stderr) and said in done.stderr
+
+
+def test_following_a_run_outlasts_a_disk_that_fails_for_a_while(tmp_path, monkeypatch, capsys):
+  (tmp_path / "metrics.jsonl").write_text("{}\n")
+  told = iter([OSError(116, "Stale file handle"), tmp_path / "report.html", KeyboardInterrupt()])
+
+  def write(folders, out, seconds):
+    if isinstance(found := next(told), BaseException):
+      raise found
+    return found
+
+  monkeypatch.setattr(report.run_page, "write", write)
+  monkeypatch.setattr(report.run_page, "end_of", lambda folder: None)
+  monkeypatch.setattr(report.time, "sleep", lambda seconds: None)
+  monkeypatch.setattr(report.flags, "FLAGS", types.SimpleNamespace(every=5, out=""))
+  with pytest.raises(SystemExit) as end:
+    report.main(["report", str(tmp_path)])
+  assert end.value.code == 130
+  warning, page = capsys.readouterr().out.splitlines()
+  assert warning == "warning: Stale file handle; tried again in 5 s" and page.endswith(
+    "report.html"
+  )
+
+
+def test_a_page_that_cannot_be_written_is_one_line(tmp_path, monkeypatch, capsys):
+  (tmp_path / "metrics.jsonl").write_text("{}\n")
+
+  def full(folders, out, seconds):
+    raise OSError(28, "No space left on device")
+
+  monkeypatch.setattr(report.run_page, "write", full)
+  monkeypatch.setattr(report.run_page, "end_of", lambda folder: {})
+  monkeypatch.setattr(report.flags, "FLAGS", types.SimpleNamespace(every=0, out=""))
+  with pytest.raises(SystemExit) as end:
+    report.main(["report", str(tmp_path)])
+  assert end.value.code == 2
+  assert re.fullmatch(
+    r"error: --out='.*': no page .*\(No space left on device\)\n", capsys.readouterr().err
+  )

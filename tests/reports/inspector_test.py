@@ -82,6 +82,15 @@ def test_a_page_of_many_samples_has_those_of_the_last_steps(tmp_path, monkeypatc
   assert '"since":null' in inspector.write(str(tmp_path)).read_text()
 
 
+def test_the_first_groups_are_as_many_as_fit_and_at_least_one():
+  rows = [GOOD | {"step": 0, "group": n // 2, "sample": n % 2} for n in range(6)]
+  each = len(inspector.as_json(rows[:2]))
+  assert inspector.first_groups(rows, 3 * each) == (rows, True)
+  assert inspector.first_groups(rows, 3 * each - 1) == (rows[:4], False)
+  assert inspector.first_groups(rows, 1) == (rows[:2], False)
+  assert inspector.first_groups([], 1) == ([], True)
+
+
 def test_no_samples_no_page(tmp_path):
   assert inspector.write(str(tmp_path)) is None and not (tmp_path / "samples.html").exists()
 

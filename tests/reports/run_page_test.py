@@ -88,6 +88,9 @@ def test_runs_of_one_name_are_told_apart():
   runs = [{"name": name} for name in ("a", "b", "a")]
   run_page.name_apart(runs)
   assert [run["name"] for run in runs] == ["a (1)", "b", "a (3)"]
+  runs = [{"name": name} for name in ("a", "a", "a (2)", "a")]
+  run_page.name_apart(runs)
+  assert [run["name"] for run in runs] == ["a (1)", "a (3)", "a (2)", "a (4)"]
 
 
 def test_the_glossary_is_that_of_the_documentation(tmp_path):
