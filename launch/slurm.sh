@@ -2,15 +2,16 @@
 # A run on the GPUs of a Slurm cluster, from the repository, which all nodes see:
 #
 #   sbatch --nodes=2 --gpus-per-node=8 --ntasks-per-node=8 --time=4:00:00 launch/slurm.sh \
-#     --config=experiments/gsm8k.py:model=qwen3_0.6b --workdir=runs/gsm8k --config.init_from=MODEL
+#     --config=experiments/gsm8k.py:model=qwen3_0.6b --workdir=runs/gsm8k --config.init_from=MODEL \
+#     --config.data.path=GSM8K_DIR
 #
 # One task per GPU, or one per node (--ntasks-per-node=1), which then has all GPUs of its node. Every task sees all GPUs
 # of its node: not --gpus-per-task. JAX asks Slurm for the other tasks. Three minutes before the time limit (sbatch
 # --signal=B:USR1@600: ten) the run saves and leaves, and the job is queued again with the same command. A cluster that
-# preempts by requeueing does the same. A run that could not write to its folder for a while (code 75), or that had not
-# begun when its time was up, is queued again, too, unless the job was queued again REPEATS times before (20), for
-# whatever reason. `scancel JOB` and any other
-# failure of the program end it for good. --workdir is on a disk that all nodes see; the output is grpo_jax-JOB.log.
+# preempts by requeueing does the same. The job is also queued again after code 75 (its folder could not be written for a
+# while), and where its time was up before the run had begun; not if Slurm has restarted it REPEATS times (20), for any
+# reason. `scancel JOB` and any other failure of the program end it for good. --workdir is on a disk that all nodes see;
+# the output is grpo_jax-JOB.log. EXTRAS (plot,cuda) names what is installed.
 #
 #SBATCH --job-name=grpo_jax
 #SBATCH --signal=B:USR1@180

@@ -4,7 +4,8 @@
 #   export TPU_NAME=grpo ZONE=us-east5-b TPU_TYPE=v5litepod-256    # PROJECT is gcloud's own default unless set
 #   export CREATE_FLAGS=--spot SLICES=4         # as needed; SLICES as --node-count, and as --config.mesh.replica of the
 #                                               # run; RUNTIME_VERSION is by type unless set
-#   launch/tpu_vm.sh run --config=experiments/gsm8k.py --workdir=gs://bucket/runs/gsm8k --config.mesh.replica=4
+#   launch/tpu_vm.sh run --config=experiments/gsm8k.py --workdir=gs://bucket/runs/gsm8k --config.mesh.replica=4 \
+#     --config.init_from=gs://bucket/MODEL --config.data.path=gs://bucket/gsm8k
 #   launch/tpu_vm.sh logs 1.3 -f                # slice 1, host 3 (0: host 0 of slice 0); further words go to `tail`
 #   launch/tpu_vm.sh stop                       # SIGTERM: saves, leaves; the same `run` goes on from there
 #   launch/tpu_vm.sh fetch gs://bucket/runs/gsm8k runs/gsm8k
@@ -18,7 +19,8 @@
 # (code 75: the folder or bucket could not be written, or a signal came), at most REPEATS times between two preemptions.
 # What `stop` ended is not repeated, nor is any other failure of the program: that ends the command with the name of the
 # host and the last lines it wrote. An interrupted `run` leaves the hosts at work.
-# --workdir, the weights and the data are in a bucket (gs://...) or on a disk that all hosts mount.
+# --workdir, the weights and the data are in a bucket (gs://...) or on a disk that all hosts mount. MORE_EXTRAS=math,wandb
+# installs these extras of pyproject.toml, too.
 # `launch/tpu_vm.sh --dry-run VERB ...` prints the commands and runs none. Needs gcloud, signed in, otherwise.
 set -euo pipefail
 cd "$(dirname "$(readlink -f "${BASH_SOURCE[0]}" 2>/dev/null || echo "${BASH_SOURCE[0]}")")/.."
@@ -28,6 +30,11 @@ SETTLE_SECONDS=${SETTLE_SECONDS:-120} # after a failure, until preemption must h
 GRACE_SECONDS=${GRACE_SECONDS:-90}    # for the other hosts to end, once one has failed
 REPEATS=${REPEATS:-20}                # of a command that can go on (code 75), between two preemptions
 SLICES=${SLICES:-1}
+THEIR_EXTRAS=tpu,plot,gcs${MORE_EXTRAS:+,$MORE_EXTRAS} # not EXTRAS, which may be this machine's
+if [[ ! $THEIR_EXTRAS =~ ^[a-z,]+$ ]]; then
+  echo "error: MORE_EXTRAS=$MORE_EXTRAS: use names of extras with commas between them, as in MORE_EXTRAS=math,wandb" >&2
+  exit 2
+fi
 DRY_RUN=
 if [ "${1:-}" = --dry-run ]; then
   DRY_RUN=1
@@ -177,7 +184,7 @@ INSTALL='set -e
   mkdir -p grpo_jax; tar xzf grpo_jax.tgz -C grpo_jax; cd grpo_jax
   python3 -c "import sys; sys.exit(sys.version_info < (3, 11))" || python3.12 --version ||
   { sudo add-apt-repository -y ppa:deadsnakes/ppa; sudo apt-get install -y -qq python3.12-venv; }
-  bash -c ". launch/venv.sh tpu,plot,gcs"'
+  bash -c ". launch/venv.sh '"$THEIR_EXTRAS"'"'
 
 install() {
   local i
@@ -221,7 +228,7 @@ start() {
   # The arguments are quoted for the remote shell: one may hold spaces or parentheses.
   command="cd grpo_jax
     case @SLICE@/\$(hostname) in 0/*-w-0) export QUIET= ;; *) export QUIET=1 ;; esac
-    bash launch/host.sh $(printf '%q ' "$@")"
+    EXTRAS=$THEIR_EXTRAS bash launch/host.sh $(printf '%q ' "$@")"
   if [ -n "$DRY_RUN" ]; then
     everywhere "$command"
     return

@@ -122,6 +122,16 @@ def test_a_script_finds_the_repository_from_anywhere(name, tmp_path):
     assert (done.stdout, done.stderr) == (f"{os.path.realpath(tmp_path)}/re po\n", ""), command
 
 
+def test_further_extras_are_installed_on_the_hosts(tmp_path):
+  run = ("run", GSM8K, "--workdir=gs://b/1")
+  done, calls = pod(tmp_path, *run, MORE_EXTRAS="math,wandb", EXTRAS="cuda")
+  assert done.returncode == 0, done.stderr
+  assert '. launch/venv.sh tpu,plot,gcs,math,wandb"' in calls
+  assert "EXTRAS=tpu,plot,gcs,math,wandb bash launch/host.sh" in calls
+  done, _ = pod(tmp_path, *run, MORE_EXTRAS="math; reboot")
+  assert done.returncode == 2 and "MORE_EXTRAS=math; reboot: use names" in done.stderr
+
+
 def test_a_pod_is_asked_for_and_runs_the_command_on_every_host(tmp_path):
   stop = "--config.sampler.stop=('a b',)"
   done, calls = pod(
