@@ -12,7 +12,7 @@
     grpo             the live policy's samples        A + beta (pi_ref / pi - 1)
     distill          the live policy's samples        log(pi_teacher / pi)
 
-The table is tested row by row in tests/objectives/coefficients_test.py, with this function.
+The tests in tests/objectives/ compare the rows with this function.
 """
 
 import dataclasses
