@@ -35,15 +35,14 @@ def main(argv: list[str]) -> None:
     check_page(out)
     while True:
       ends = [run_page.end_of(storage.place(folder)) for folder in folders]
-      finished = None not in ends
+      last = None not in ends or not every  # all runs have finished, or it is written once
       try:
-        with storage.as_os_errors():
-          print(run_page.write(folders, out, 0 if finished else every), flush=True)
+        print(run_page.write(folders, out, 0 if last else every), flush=True)
       except OSError as error:
-        if finished or not every:
+        if last:
           raise SettingError(f"--out={out!r}: no page could be made ({reason(error)})") from error
         print(f"warning: {reason(error)}; tried again in {every} s", flush=True)
-      if finished or not every:
+      if last:
         return
       time.sleep(every)
 

@@ -91,8 +91,7 @@ def check_place(workdir: str, results: list[dict[str, Any]], here: dict[str, str
   """Ends the program if a result is of another place; those of older files name none."""
   for result in results:
     there = result.get("place", {})
-    if others := [name for name in here if there.get(name) != here[name]]:
-      name = others[0]
+    if name := next((name for name in here if there.get(name) != here[name]), ""):
       arguments.fail(
         f"--workdir={workdir}: has results of another place ({name}: "
         f"{there.get(name, 'not told')}, here {here[name]}); use another --workdir"

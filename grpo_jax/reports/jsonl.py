@@ -58,8 +58,7 @@ def folder_command(
   """Draws the DIR of `python -m command DIR` and prints where; `nothing` says what it lacks."""
   folder = folder_argument(command, doc)
   try:
-    with storage.as_os_errors():
-      print(draw(folder) or f"{folder}: {nothing}")
+    print(draw(folder) or f"{folder}: {nothing}")
   except OSError as error:
     print(f"error: {folder}: {reason(error)}", file=sys.stderr)
     sys.exit(2)

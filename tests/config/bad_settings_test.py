@@ -434,6 +434,8 @@ def test_a_report_that_cannot_be_written_is_one_line_and_code_2(tmp_path, monkey
   assert capsys.readouterr().err == f"error: {tmp_path}: Permission denied\n"
   jsonl.folder_command("grpo_jax.reports.plots", "doc", lambda folder: None, "nothing to draw")
   assert capsys.readouterr().out == f"{tmp_path}: nothing to draw\n"
+  with pytest.raises(KeyError):  # a bug keeps its traceback
+    jsonl.folder_command("grpo_jax.reports.plots", "doc", {}.__getitem__, "nothing to draw")
 
 
 def test_ctrl_c_while_importing_is_no_traceback(capsys):

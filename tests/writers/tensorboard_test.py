@@ -28,7 +28,7 @@ def test_it_has_the_numbers_by_step(tmp_path):
 
 
 def test_an_error_of_the_disk_is_that_of_the_call(tmp_path, monkeypatch):
-  """A thread that had ended at it was waited for, for ever, once ten numbers were in its queue."""
+  """Raises each time; a thread had ended at it, and the eleventh number waited for that thread."""
   writer = tensorboard.Writer(str(tmp_path), {}, 0)
 
   def full(data):
