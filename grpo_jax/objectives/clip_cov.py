@@ -30,8 +30,8 @@ def settings() -> ConfigDict:
   c.aggregation = "token_mean"
   c.clip_low = c.clip_high = 1.0
   c.share = 2e-4  # of the batch's tokens, at least one, that learns nothing
-  c.cov_low = 1.0  # they are drawn among those whose covariance is above this
-  c.cov_high = 5.0  # and below this
+  c.cov_low = 1.0  # tokens are drawn among those whose covariance is above this
+  c.cov_high = 5.0  # tokens are drawn among those whose covariance is below this
   return c
 
 

@@ -26,7 +26,7 @@ def settings() -> ConfigDict:
   c = shared_settings.policy_gradient()
   c.aggregation = "token_mean"
   c.moved = "tv"  # measure of how far a token has moved: tv (probability) or kl
-  c.bound = 0.15  # the largest move; 0.05 for kl
+  c.bound = 0.15  # the largest move of a token that is still learned; 0.05 is usual for moved="kl"
   c.cap = 10.0  # the largest ratio that weighs a token
   return c
 

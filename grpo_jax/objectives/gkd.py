@@ -26,7 +26,8 @@ from grpo_jax.types import Array, Metrics, Outputs, Rollouts, TrainBatch
 def settings() -> ConfigDict:
   """Returns the settings of GKD."""
   c = shared_settings.sampled()
-  c.divergence = "jensen_shannon"  # or forward, KL(teacher || student), or reverse
+  # jensen_shannon, forward (KL(teacher || student)) or reverse (KL(student || teacher))
+  c.divergence = "jensen_shannon"
   c.jensen_shannon_beta = 0.5  # the teacher's share of the mixture, above 0 and below 1
   # the likeliest tokens that are compared one by one; the others are one outcome; 0: all are
   c.top_k = 0

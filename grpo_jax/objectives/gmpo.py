@@ -24,7 +24,7 @@ def settings() -> ConfigDict:
   """Returns those settings of GRPO that GMPO reads, with the paper's bounds."""
   c = grpo.settings()
   c.clip_low = 0.4  # log rho is bounded by -clip_low where A < 0
-  c.clip_high = 0.4  # and by clip_high where A > 0
+  c.clip_high = 0.4  # log rho is bounded by clip_high where A > 0
   # one A for all tokens
   for unread in ("clip_delta", "kl_past_bound", "kl_in_reward", "top_entropy"):
     del c[unread]

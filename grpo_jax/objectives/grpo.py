@@ -45,7 +45,7 @@ def settings() -> ConfigDict:
   )
   # share of the batch's tokens, those of the largest entropy, that learn from A
   c.top_entropy = 1.0
-  c.kl_estimator = "k3"  # k1, k2 or k3
+  c.kl_estimator = "k3"  # k1, k2 or k3: docs/objectives.md, "The KL to a reference"
   c.kl_weighted = False  # multiply the KL by pi / pi_old, which has a gradient, too
   c.kl_in_reward = False  # take beta times the KL off the advantages, and leave it out of the loss
   c.kl_past_bound = True  # a token past its clip bound still takes the KL's gradient

@@ -29,7 +29,7 @@ def settings() -> ConfigDict:
   c = grpo.settings()
   c.aggregation = "token_mean"
   c.share = 2e-3  # of the batch's tokens, at least one, that is held
-  c.penalty = 1.0  # weight of |log rho| on them
+  c.penalty = 1.0  # weight of |log rho| on the tokens that are held
   for unread in ("clip_low", "clip_high", "clip_delta", "kl_past_bound"):  # nothing is clipped
     del c[unread]
   return c

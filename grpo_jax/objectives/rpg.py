@@ -30,7 +30,9 @@ DIVERGENCES = ("reverse", "reverse_unnormalised", "forward", "forward_unnormalis
 def settings() -> ConfigDict:
   """Returns the settings of RPG; a KL in the reward, or without the weight, is GRPO's."""
   c = shared_settings.join(shared_settings.advantage(), shared_settings.clipped())
-  c.divergence = "reverse_unnormalised"  # or reverse, forward, forward_unnormalised
+  # reverse, KL(pi || pi_ref), or forward, KL(pi_ref || pi); reverse_unnormalised and
+  # forward_unnormalised vary less and have the same expected gradient
+  c.divergence = "reverse_unnormalised"
   return c
 
 

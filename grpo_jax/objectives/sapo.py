@@ -22,7 +22,7 @@ def settings() -> ConfigDict:
   """Returns those settings of GRPO that SAPO reads, and the paper's temperatures."""
   c = grpo.settings()
   c.tau_positive = 1.0  # how fast the gate closes where A > 0
-  c.tau_negative = 1.05  # and elsewhere
+  c.tau_negative = 1.05  # how fast the gate closes where A <= 0
   for unread in ("clip_low", "clip_high", "clip_delta", "kl_past_bound"):  # nothing is clipped
     del c[unread]
   return c

@@ -37,8 +37,8 @@ def advantage() -> ConfigDict:
   c.advantage_arguments = ()  # keyword arguments of one of yours: (("name", value), ...)
   # what a reward is compared with: the group's mean, or leave_one_out (the others' mean)
   c.baseline = "mean"
-  # then divided by the std of the rewards of the group, of those of the batch, of all advantages of
-  # the batch, or by nothing: group, batch, advantages, none
+  # what the difference is divided by: the std of the rewards of the group, of those of the batch,
+  # or of all advantages of the batch, or nothing: group, batch, advantages, none
   c.scale = "group"
   c.ddof = 1  # of the std in scale: 1 divides by n - 1, 0 by n
   c.eps = 1e-4  # added to the std in scale
@@ -78,7 +78,7 @@ def mismatch() -> ConfigDict:
   # what is compared: ratio (pi_old / pi_sampler), tv (|ratio - 1|), k2 or k3 (of the log-ratio)
   c.keep_by = "ratio"
   c.keep_low = 0.0  # the least value that is kept
-  c.keep_high = 0.0  # the largest; 0: no bound
+  c.keep_high = 0.0  # the largest value that is kept; 0: no bound
   # which tokens outside the bounds are left out: always, negative (those with A < 0), onwards
   # (those that A moves further from the sampler)
   c.keep_condition = "always"
@@ -96,7 +96,7 @@ def clipped() -> ConfigDict:
   c = sampled()
   c.beta = 0.0  # weight of the KL; 0: no reference is held or run
   c.clip_low = 0.2  # the ratio is clipped to [1 - clip_low, 1 + clip_high]
-  c.clip_high = 0.2
+  c.clip_high = 0.2  # the ratio is clipped to at most 1 + clip_high
   c.clip_delta = 0.0  # two-sided clip: upper bound of the ratio where A < 0; 0: off
   return c
 

@@ -28,9 +28,9 @@ def settings() -> ConfigDict:
   c = shared_settings.policy_gradient()
   c.aggregation = "token_mean"
   c.k_positive = 2.0  # power of the ratio where A >= 0
-  c.k_negative = 3.0  # and elsewhere
+  c.k_negative = 3.0  # power of the ratio where A < 0
   c.lam_positive = 3.0  # damping of the ratio where A >= 0
-  c.lam_negative = 2.0  # and elsewhere
+  c.lam_negative = 2.0  # damping of the ratio where A < 0
   return c
 
 
