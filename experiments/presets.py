@@ -171,13 +171,13 @@ PRESETS: Table = {
   # 2306.13649, on the student's own samples
   "gkd": ("gkd", {"sampler.tries": 1}),
   # self-distillation: the policy, or what it was, is told more (grpo_jax/loops/teacher_prompts.py)
-  # 2601.19897, with the teacher as it is now
+  # 2601.19897; the share of its moving average is that of others' code
   "sdft": (
     "gkd",
     {
       "sampler.tries": 1,
       "objective.divergence": "reverse",
-      "reference.ema": 1.0,
+      "reference.ema": 0.01,
       "reference.prompt": TOLD,
     },
   ),

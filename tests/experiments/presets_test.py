@@ -36,7 +36,7 @@ NUMBERS = {
     "objective.clip_high": 0.28,
   },
   "gkd": {"objective.divergence": "jensen_shannon", "objective.jensen_shannon_beta": 0.5},
-  "sdft": {"objective.divergence": "reverse", "reference.ema": 1.0},
+  "sdft": {"objective.divergence": "reverse", "reference.ema": 0.01},
   "opsd": {
     "objective.divergence": "jensen_shannon",
     "objective.jensen_shannon_beta": 0.5,
