@@ -24,6 +24,7 @@ from experiments.measure import (
   comparisons,
   jobs,
   off_policy,
+  on_policy,
   processes,
   reward_comparison,
 )
@@ -110,8 +111,9 @@ def calls(workdir):
     (comparisons, "quick"),
     (reward_comparison, "orm={judge},prm={judge}"),
     (off_policy, ""),
+    (on_policy, ""),
   ],
-  ids=["objectives", "quick", "rewards", "off_policy"],
+  ids=["objectives", "quick", "rewards", "off_policy", "on_policy"],
 )
 def test_every_arm_is_a_run_whose_settings_exist(module, arg, tmp_path):
   shape = dataclasses.replace(small_models.SMALL["test_qwen3"], scores=True)
