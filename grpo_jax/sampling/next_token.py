@@ -4,6 +4,7 @@ Shape letters: N samples of a shard, S slots, n tokens, D width, V vocabulary.
 """
 
 import dataclasses
+from collections.abc import Callable
 from typing import NamedTuple
 
 import jax
@@ -72,6 +73,37 @@ def sample_tokens(
     temperature=setup.temperature,
     **setup.truncation._asdict(),
   )
+
+
+def sample_in_parts(
+  setup: SamplerSetup,
+  logits_of: Callable[[Array], Array],
+  noise: Noise,
+  sample: Array,
+  position: Array,
+) -> tuple[Array, Array, Array]:
+  """Returns tokens, log-probs and truncated log-probs `[N]` of samples, as many at once as slots.
+
+  The logits of all samples of a large vocabulary are more than the rest of a rollout holds.
+
+  Args:
+    setup: its slots.
+    logits_of: makes the logits `[n, V]` of samples `[n]`.
+    noise: of all samples.
+    sample: `[N]`.
+    position: `[N]`, of the token.
+  """
+  n = sample.shape[0]
+  size = min(setup.slots, n) or n
+
+  def draw(part: tuple[Array, Array]) -> tuple[Array, Array, Array]:
+    return sample_tokens(setup, logits_of(part[0]), noise.at(*part))
+
+  if size == n:
+    return draw((sample, position))
+  first, places = (jnp.pad(x, (0, -n % size)).reshape(-1, size) for x in (sample, position))
+  token, logprob, truncated = (x.reshape(-1)[:n] for x in jax.lax.map(draw, (first, places)))
+  return token, logprob, truncated
 
 
 def stops(

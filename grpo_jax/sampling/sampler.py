@@ -106,19 +106,21 @@ def prefill(
   if request.begun is None:
     hidden_PxD, kv = setup.decoder.prefill(params, prompts, prompt_size)
     prompt_cache = kv_cache.store_prompts(kv, setup.cache_dtype)
-    logits_NxV = jnp.repeat(next_token.head(setup.decoder, params, hidden_PxD), group, axis=0)
+    logits_PxV = next_token.head(setup.decoder, params, hidden_PxD)
   else:
     hidden_NxD, prompt_cache, begun_rows = begun_samples.prefill(
       setup.decoder, params, prompts, request.begun, setup.cache_dtype
     )
-    logits_NxV = next_token.head(setup.decoder, params, hidden_NxD)
     real &= begun_rows.unfinished
     position, limits = begun_rows.lengths, begun_rows.limits
     matched = None if table is None else begun_rows.matched.astype(table.dtype)
 
-  token, logprob, truncated = next_token.sample_tokens(
-    setup, logits_NxV, noise.at(sample, position)
-  )
+  def logits_of(some: Array) -> Array:
+    if request.begun is None:
+      return jnp.take(logits_PxV, some // group, axis=0)
+    return next_token.head(setup.decoder, params, jnp.take(hidden_NxD, some, axis=0))
+
+  token, logprob, truncated = next_token.sample_in_parts(setup, logits_of, noise, sample, position)
   stopped = next_token.stops(setup, forced, token, sample, position + 1)
   matched, stopped = next_token.follow_stop_texts(table, matched, token, stopped)
   done = stopped | (position + 1 >= limits) | ~real

@@ -10,6 +10,8 @@ import pytest
 import tiny
 
 from grpo_jax.errors import SettingError
+from grpo_jax.models import variants
+from grpo_jax.models.decoder import Decoder
 from grpo_jax.packing import plan
 from grpo_jax.packing.plan import Packing
 from grpo_jax.sampling import kv_cache, sampler
@@ -146,6 +148,18 @@ def test_models_of_one_shape_share_their_programs():
 def test_slots_do_not_change_what_is_sampled(slots):
   """Refilled from any prompt, as slots fall free; the ring is written over many times."""
   assert_same(tiny.sample(slots=slots), tiny.sample())
+
+
+def test_no_more_logits_are_held_than_there_are_slots():
+  """The first token of a sample is drawn before it has a slot."""
+  config = dataclasses.replace(variants.variant("test_qwen3"), vocab=1 << 14)
+  decoder = Decoder(config, tiny.layout())
+  cfg = tiny.section("sampler", group=32, max_length=tiny.L, slots=4)
+  sample = sampler.make_sampler(decoder, cfg, tiny.STOP)
+  params = jax.eval_shape(sample.ready, jax.eval_shape(decoder.init, jax.random.key(0)))
+  program = sample.run.lower(params, tiny.prompts(), jax.random.key(0)).compile()
+  logits = 8 * 32 * config.vocab * 4  # bytes of those of all samples
+  assert program.memory_analysis().temp_size_in_bytes < 0.5 * logits
 
 
 @pytest.mark.parametrize("slots", [pytest.param(0, marks=pytest.mark.slow), 5])
