@@ -32,7 +32,16 @@ from grpo_jax.distributed.sharding import Layout
 from grpo_jax.errors import SettingError
 from grpo_jax.models import heads
 from grpo_jax.models.attention import AttentionSpec
-from grpo_jax.models.layers import PRODUCT, Attend, Aux, Block, RMSNorm, lookup
+from grpo_jax.models.layers import (
+  PRODUCT,
+  Attend,
+  Aux,
+  Block,
+  RMSNorm,
+  lookup,
+  recomputed,
+  rotated,
+)
 from grpo_jax.models.list_attention import attend_groups, attend_groups_keeping, attend_prompts
 from grpo_jax.models.lora import Lora, has_adapters, merge
 from grpo_jax.models.shape import DecoderConfig, Params
@@ -43,8 +52,8 @@ from grpo_jax.types import Array, Prompts
 
 # `Attend` that is also given the layer's spec.
 AttendWith = Callable[[AttentionSpec, Array, Array, Array], tuple[Array, Aux]]
-# (x, parameters of a layer) -> (x, auxiliary output of its attention)
-Layer = Callable[[Array, Params], tuple[Array, Aux]]
+# (x, (parameters of a layer, which kind of attention it has)) -> (x, auxiliary output of that)
+Layer = Callable[[Array, tuple[Params, Array | None]], tuple[Array, Aux]]
 
 
 class KV(NamedTuple):
@@ -189,14 +198,14 @@ class Decoder:
     x = lookup(params["embed"]["weight"], tokens).astype(self.dtype)
     return x * jnp.asarray(self.config.width**0.5, x.dtype) if self.config.embed_scale else x
 
-  def block(
-    self, params: Params, x: Array, positions: Array, spec: AttentionSpec, attend: Attend
-  ) -> tuple[Array, Aux]:
-    """Returns x `[..., D]` after one layer, and the auxiliary output of its `attend`.
+  def block(self, params: Params, x: Array, attend: Attend) -> tuple[Array, Aux]:
+    """Returns x `[..., D]` after one layer, whose own `params` are, and what `attend` adds."""
+    return nnx.merge(self._block, params)(x, attend)
 
-    `params` are the layer's own, not stacked; positions are `[...]`.
-    """
-    return nnx.merge(self._block, params)(x, positions, spec, attend)
+  def at_positions(self, spec: AttentionSpec, positions: Array, attend: Attend) -> Attend:
+    """Returns `attend` of queries and keys that are rotated to their positions `[...]` first."""
+    rotate = recomputed(functools.partial(rotated, self.config, spec))
+    return lambda q, k, v: attend(rotate(q, positions), rotate(k, positions), v)
 
   # -- whole passes
 
@@ -273,32 +282,32 @@ class Decoder:
   ) -> tuple[Array, Aux]:
     """Returns x `[..., D]` after all layers, and the auxiliary outputs of `attend`, stacked.
 
-    The attention of layers repeats with a period (`DecoderConfig.attention`): periods are scanned,
-    the layers of one are unrolled, and those that do not fill a last period follow. The sampler has
-    a list of layers, whose outputs are tuples.
+    Layers are scanned one by one. Where they have several kinds of attention, each chooses its own
+    while it runs, so that none of the stacked weights is copied. The sampler has a list of layers,
+    whose outputs are tuples.
     """
-    stacked, period = params["layers"], len(self.config.attention)
-    layers = [self._layer_function(spec, positions, attend) for spec in self.config.attention]
+    stacked = params["layers"]
+    specs = [self.config.layer_attention(i) for i in range(self.config.layers)]
     if isinstance(stacked, list):
-      x, outputs = _run_in_turn(layers, x, stacked)
+      outputs = []
+      for spec, layer_params in zip(specs, stacked):
+        layer = self._layer_function([spec], positions, attend)
+        x, aux = layer(x, (layer_params, None))
+        outputs.append(aux)
       return x, tuple(zip(*outputs))
-    unroll = self.layers == "unroll"
-    if period == 1:
-      return jax.lax.scan(layers[0], x, stacked, unroll=unroll)
-    n_periods = self.config.layers // period
-    whole = n_periods * period
-    periods = jax.tree.map(lambda w: w[:whole].reshape(n_periods, period, *w.shape[1:]), stacked)
-    x, aux = jax.lax.scan(functools.partial(_run_period, layers), x, periods, unroll=unroll)
-    aux = jax.tree.map(lambda a: a.reshape(whole, *a.shape[2:]), aux)
-    if whole == self.config.layers:
-      return x, aux
-    rest = jax.tree.map(lambda w: w[whole:], stacked)
-    x, aux_rest = _run_period(layers[: self.config.layers - whole], x, rest)
-    return x, jax.tree.map(lambda a, b: jnp.concatenate([a, b]), aux, aux_rest)
+    kinds = list(dict.fromkeys(specs))
+    kind = jnp.array([kinds.index(spec) for spec in specs]) if len(kinds) > 1 else None
+    layer = self._layer_function(kinds, positions, attend)
+    return jax.lax.scan(layer, x, (stacked, kind), unroll=self.layers == "unroll")
 
-  def _layer_function(self, spec: AttentionSpec, positions: Array, attend: AttendWith) -> Layer:
-    """Returns the function of a layer with that attention."""
-    layer = functools.partial(self._layer, spec, functools.partial(attend, spec), positions)
+  def _layer_function(
+    self, kinds: Sequence[AttentionSpec], positions: Array, attend: AttendWith
+  ) -> Layer:
+    """Returns the function of a layer whose attention is one of these kinds."""
+    of_kinds = [
+      self.at_positions(spec, positions, functools.partial(attend, spec)) for spec in kinds
+    ]
+    layer = functools.partial(self._layer, of_kinds)
     if self.remat == "none" and self.shard_layout is None:
       return layer
     keep = jax.checkpoint_policies
@@ -309,32 +318,15 @@ class Decoder:
       "block": None,
     }
     # In the body of a scan, XLA cannot merge the recomputation with the original.
-    only_scanned = self.layers == "scan" and len(self.config.attention) == 1
-    return jax.checkpoint(layer, policy=policies[self.remat], prevent_cse=not only_scanned)
+    return jax.checkpoint(layer, policy=policies[self.remat], prevent_cse=self.layers == "unroll")
 
   def _layer(
-    self, spec: AttentionSpec, attend: Attend, positions: Array, x: Array, params: Params
+    self, of_kinds: list[Attend], x: Array, params_and_kind: tuple[Params, Array | None]
   ) -> tuple[Array, Aux]:
-    x, aux = self.block(self._whole_layer(params), x, positions, spec, attend)
+    params, kind = params_and_kind
+    attend = of_kinds[0] if kind is None else functools.partial(jax.lax.switch, kind, of_kinds)
+    x, aux = self.block(self._whole_layer(params), x, attend)
     return self.layout.constrain(x, *(None,) * x.ndim), aux
-
-
-def _run_in_turn(
-  layers: Sequence[Layer], x: Array, params: Sequence[Params]
-) -> tuple[Array, list[Aux]]:
-  """Returns x after one layer for each of `params`, whose functions repeat, and their outputs."""
-  outputs = []
-  for i, layer_params in enumerate(params):
-    x, aux = layers[i % len(layers)](x, layer_params)
-    outputs.append(aux)
-  return x, outputs
-
-
-def _run_period(layers: Sequence[Layer], x: Array, params: Params) -> tuple[Array, Aux]:
-  """Returns x after the layers of a period, params stacked, and their outputs stacked likewise."""
-  unstacked = [jax.tree.map(lambda w, i=i: w[i], params) for i in range(len(layers))]
-  x, outputs = _run_in_turn(layers, x, unstacked)
-  return x, jax.tree.map(lambda *a: jnp.stack(a), *outputs)
 
 
 def last_token(x: Array, lengths: Array) -> Array:

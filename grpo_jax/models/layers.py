@@ -251,9 +251,7 @@ class Attention(nnx.Module):
       self.k_norm = RMSNorm(k_heads * c.head_dim, eps=c.norm_eps, plus_one=c.norm_plus_one)
     self.c = c
 
-  def __call__(
-    self, x: Array, positions: Array, spec: AttentionSpec, attend: Attend
-  ) -> tuple[Array, Aux]:
+  def __call__(self, x: Array, attend: Attend) -> tuple[Array, Aux]:
     c = self.c
     q, k, v = self.q(x), self.k(x), self.v(x)
     if c.qk_norm_whole:
@@ -262,13 +260,11 @@ class Attention(nnx.Module):
     k, v = (y.reshape(*x.shape[:-1], c.kv_heads, c.head_dim) for y in (k, v))
     if c.qk_norm:
       q, k = self.q_norm(q), self.k_norm(k)
-    rotated = recomputed(functools.partial(_rotated, c, spec))
-    q, k = rotated(q, positions), rotated(k, positions)
     out, aux = attend(q, k, v)
     return self.o(out.reshape(*x.shape[:-1], c.heads * c.head_dim)), aux
 
 
-def _rotated(c: DecoderConfig, spec: AttentionSpec, x: Array, positions: Array) -> Array:
+def rotated(c: DecoderConfig, spec: AttentionSpec, x: Array, positions: Array) -> Array:
   """Returns queries or keys `[..., T, heads, head_dim]` with the rotary positions of a layer."""
   if not spec.rope:
     return x
@@ -305,12 +301,10 @@ class Block(nnx.Module):
       self.attention_post_norm, self.mlp_post_norm = norm(), norm()
     self.c = c
 
-  def __call__(
-    self, x: Array, positions: Array, spec: AttentionSpec, attend: Attend
-  ) -> tuple[Array, Aux]:
+  def __call__(self, x: Array, attend: Attend) -> tuple[Array, Aux]:
     """Returns x `[..., D]` after the layer, and the auxiliary output of `attend`."""
     c = self.c
-    y, aux = self.attention(self.attention_norm(x) if c.pre_norms else x, positions, spec, attend)
+    y, aux = self.attention(self.attention_norm(x) if c.pre_norms else x, attend)
     x = x + (self.attention_post_norm(y) if c.post_norms else y)
     y = self.mlp(self.mlp_norm(x) if c.pre_norms else x)
     return x + (self.mlp_post_norm(y) if c.post_norms else y), aux

@@ -293,6 +293,7 @@ def decode_layers(
   for i, (layer, cache) in enumerate(zip(params["layers"], slots.cache)):
     spec = decoder.config.layer_attention(i)
     attend = functools.partial(kv_cache.attend_slots, spec, cache, block, column, masks[spec])
-    x_SxD, cache = decoder.block(layer, x_SxD, prompt_lengths + slots.age - 1, spec, attend)
+    rotated = decoder.at_positions(spec, prompt_lengths + slots.age - 1, attend)
+    x_SxD, cache = decoder.block(layer, x_SxD, rotated)
     caches.append(cache)
   return x_SxD, caches

@@ -8,7 +8,9 @@ import pytest
 import tiny
 
 from grpo_jax.models import variants
+from grpo_jax.models.attention import AttentionSpec
 from grpo_jax.models.decoder import Decoder
+from grpo_jax.types import Prompts
 
 TOKENS, WIDTH, MLP = 640, 96, 160
 SHAPE = dataclasses.replace(
@@ -22,10 +24,12 @@ def kept(dtype, remat):
   decoder = Decoder(shape, tiny.layout(), dtype=dtype, remat=remat)
   params = jax.tree.map(lambda x: x[0], jax.jit(decoder.init)(jax.random.key(0))["layers"])
   layer = decoder._layer_function(
-    shape.attention[0], jnp.arange(TOKENS), lambda spec, q, k, v: (q * k.sum() * v.sum(), None)
+    shape.attention[:1], jnp.arange(TOKENS), lambda spec, q, k, v: (q * k.sum() * v.sum(), None)
   )
   x = jnp.zeros((TOKENS, WIDTH), dtype)
-  pull = jax.eval_shape(lambda x, p: jax.vjp(lambda *a: layer(*a)[0], x, p)[1], x, params)
+  pull = jax.eval_shape(
+    lambda x, p: jax.vjp(lambda x, p: layer(x, (p, None))[0], x, p)[1], x, params
+  )
   return [x for x in jax.tree.leaves(pull) if x.size >= TOKENS * WIDTH // 2]
 
 
@@ -44,3 +48,29 @@ def test_dots_keeps_products_and_block_only_what_enters_a_layer(dtype):
   assert len([x for x in none if x.shape == (TOKENS, MLP)]) == 3
   sizes = [sum(x.size for x in some) for some in (block, dots, none)]
   assert sizes == sorted(set(sizes))
+
+
+@pytest.mark.parametrize("layers", [12, 13])
+@pytest.mark.parametrize("remat", ["none", "dots", "block"])
+def test_layers_of_several_kinds_are_not_copied_for_the_backward_pass(layers, remat):
+  """Nor where their kinds repeat with a period that does not divide the layers."""
+  kinds = (AttentionSpec(window=4), AttentionSpec())
+  shape = dataclasses.replace(SHAPE, layers=layers, mlp=MLP, attention=kinds)
+  one_kind = dataclasses.replace(shape, attention=kinds[:1])
+  several, alike = (memory_of_gradient(s, remat) for s in (shape, one_kind))
+  weights = 4 * sum(
+    x.size for x in jax.tree.leaves(Decoder(shape, tiny.layout()).shapes()["layers"])
+  )
+  assert several < alike + 0.25 * weights
+
+
+def memory_of_gradient(shape, remat):
+  """Returns the bytes that a gradient holds beside its arguments and results."""
+  decoder = Decoder(shape, tiny.layout(), remat=remat)
+  prompts = Prompts(jnp.zeros((1, 8), jnp.int32), jnp.full(1, 8))
+
+  def loss(params):
+    return jnp.sum(decoder.prefill(params, prompts)[0] ** 2)
+
+  program = jax.jit(jax.grad(loss)).lower(decoder.shapes()).compile()
+  return program.memory_analysis().temp_size_in_bytes
