@@ -21,6 +21,7 @@ from collections.abc import Callable, Hashable
 from fractions import Fraction
 from typing import NamedTuple
 
+from grpo_jax.rewards import units
 from grpo_jax.rewards.math import number
 
 LONGEST = 300  # characters of an answer; longer ones are not read
@@ -51,10 +52,7 @@ class Group(NamedTuple):
 
 Answer = Leaf | Group
 
-_WRAPPER = (
-  r"\\(?:text|textbf|textit|textrm|textsf|mathrm|mathbf|mathit|mathsf|mbox|operatorname)\s*\*?"
-)
-_TEXT = re.compile(_WRAPPER + r"\s*\{([^{}]*)\}")
+_TEXT = re.compile(units.WRAPPER + r"\s*\{([^{}]*)\}")
 _SPACE = re.compile(
   r"(?<!\\)\\(?:[,!;:> ]|q?quad(?![A-Za-z])|hspace\{[^{}]*\}|displaystyle(?![A-Za-z]))|~|\\\\\s*$"
 )
@@ -92,45 +90,11 @@ _ONE_NUMBER = re.compile(
   r"[^0-9,;()\[\]{}_^]*(?:[0-9.]+\s*/\s*)?[0-9]{1,3}(?:,[0-9]{3})+(?![0-9])[^,;]*"
 )
 
-_AMOUNT = r"(?P<amount>-?[0-9][0-9.,/]*|-?[0-9]*\s?\\frac\{[^{}]*\}\{[^{}]*\}|.*[0-9A-Za-z)}])"
-_TEXT_UNIT = re.compile(
-  rf"{_AMOUNT}\s*{_WRAPPER}\{{(?P<unit>[A-Za-z ./\u00b0]+(?:\^?[23])?)\}}(?P<power>\^[23])?\.?"
-)
-# A side of a rate a/b; x/y is algebra.
-_RATE = r"(?:cm|mm|km|m|kg|g|mg|ft|in|mi|lbs?|l|ml|h|s|[a-z]{3,})"
-_SHORT = (
-  rf"cm|mm|km|(?<=\s)[mg]|kg|mg|ft|in|mi|lbs?|mph|kmh|min|sec|hrs?|deg|sq [a-z]+|{_RATE}/{_RATE}"
-)
-# Other words, except for functions.
-_LONG = r"(?!(?:arc)?(?:sin|cos|tan|cot|csc|log|exp)[xyzabt]?\b)[A-Za-z]{4}[A-Za-z ]*"
-_PLAIN_UNIT = re.compile(
-  rf"(?P<amount>-?[0-9][0-9.,/]*)(?:\s+(?P<long>{_LONG})|\s*(?P<unit>{_SHORT}))(?P<power>\^[23])?\.?"
-)
-# After a number these words say how much, not of what.
-_NO_UNIT = re.compile(
-  r"\b(?:or|and|not|more|less|least|most|than|to|half|dozens?|hundreds?|thousands?|[a-z]+illions?)\b"
-)
-_SIGN_UNIT = re.compile(r"(?P<amount>.*[0-9A-Za-z)}])\s*(?P<unit>\u00b0|\\?%)")
 _NAME = re.compile(r"([A-Za-z](?:_[0-9A-Za-z]|\([a-z]\))?|\\[A-Za-z]+|[A-Z][A-Z]+)\s*=([^=]+)")
 _RATIO = re.compile(
   r"(-?)(?:(-?[0-9.,]+)/(-?[0-9.,]+)|([0-9]*) ?\\frac\{(-?[0-9.,]+)\}\{(-?[0-9.,]+)\})"
 )
 _WORDS = re.compile(r"[A-Za-z][A-Za-z .,'-]*")
-_UNITS = {
-  **dict.fromkeys(("centimeter", "centimetre"), "cm"),
-  **dict.fromkeys(("meter", "metre"), "m"),
-  **dict.fromkeys(("kilometer", "kilometre"), "km"),
-  **dict.fromkeys(("millimeter", "millimetre"), "mm"),
-  **dict.fromkeys(("inche", "inch"), "in"),
-  **dict.fromkeys(("foot", "feet"), "ft"),
-  **dict.fromkeys(("hour", "hr"), "h"),
-  **dict.fromkeys(("second", "sec"), "s"),
-  **dict.fromkeys(("dollar", "usd"), "$"),
-  **dict.fromkeys(("degree", "deg"), "\u00b0"),
-  **dict.fromkeys(("percent", "percentage"), "%"),
-  **{"minute": "min", "gram": "g", "kilogram": "kg", "mile": "mi", "yard": "yd"},
-  **{"pound": "lb", "liter": "l", "cent": "\u00a2"},
-}
 
 
 def read(text: str) -> Answer | None:
@@ -146,7 +110,7 @@ def read(text: str) -> Answer | None:
   for pattern, plain in _PLAIN:
     text = pattern.sub(plain, text)
   text = _add_braces(_ONE.sub(r"\1\2", text.replace("{,}", ",")))
-  text = re.sub(r"\s*(?:,?" + _WRAPPER + r"\{\s*(?:and|or)\s*\}|,? and | or )\s*", ", ", text)
+  text = re.sub(r"\s*(?:,?" + units.WRAPPER + r"\{\s*(?:and|or)\s*\}|,? and | or )\s*", ", ", text)
   return _parse(text.strip().rstrip(".").strip(), 0)
 
 
@@ -245,14 +209,8 @@ def _leaf(text: str) -> Leaf | None:
   if text.startswith(("\\$", "$", "-\\$", "-$")):
     unit, text = "$", re.sub(r"\\?\$", "", text, count=1).strip()
   text = text.rstrip("$").strip()
-  for pattern in () if unit else (_SIGN_UNIT, _TEXT_UNIT, _PLAIN_UNIT):
-    match = pattern.fullmatch(text)
-    parts = match.groupdict() if match else {}
-    word = parts.get("unit") or parts.get("long") or ""
-    if match and not _NO_UNIT.search(word.lower()):
-      unit = _unit(word + (parts.get("power") or ""))
-      text = match["amount"].strip()
-      break
+  if not unit:
+    text, unit = units.split(text)
   language = language or bool(_TEXT.search(text))
   text = _TEXT.sub(r" \1 ", text).strip()
   language = language or bool(re.search(r"(?<![\\A-Za-z])[A-Za-z]{4,}", text))
@@ -273,21 +231,6 @@ def _without_spaces(text: str) -> str:
   text = re.sub(r"\s", "", text).replace("\0", " ")
   text = re.sub(r"(?<![A-Za-z}^_\]])\{([0-9.]+)\}(?!\{)", r"\1", text)
   return text[1:] if text.startswith("+") else text
-
-
-def _unit(text: str) -> str:
-  """Returns a unit in its normal form: `cm^2` for `square centimeters`."""
-  text = re.sub(r"\s+", " ", text.lower().replace("\\", "")).strip(" .")
-  if text in ("cm", "m", "km", "mm", "s", "h"):
-    return text
-  power = "^3" if text.startswith("cubic ") else ""
-  power = "^2" if text.startswith(("square ", "sq ", "sq. ")) else power
-  text = re.sub(r"^(?:square|sq\.?|cubic) ", "", text)
-  base, _, exponent = text.partition("^")
-  base = re.sub(r"(?<=..)s$", "", base.strip())
-  if base == "unit":  # of any kind
-    return ""
-  return _UNITS.get(base, base) + (power or (f"^{exponent}" if exponent else ""))
 
 
 def exact(text: str) -> Fraction | None:

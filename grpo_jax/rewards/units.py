@@ -1,0 +1,69 @@
+"""Splits an answer into its amount and its unit, which gets a normal form such as `cm^2`."""
+
+import re
+
+# Commands that set their argument as text.
+WRAPPER = (
+  r"\\(?:text|textbf|textit|textrm|textsf|mathrm|mathbf|mathit|mathsf|mbox|operatorname)\s*\*?"
+)
+
+_AMOUNT = r"(?P<amount>-?[0-9][0-9.,/]*|-?[0-9]*\s?\\frac\{[^{}]*\}\{[^{}]*\}|.*[0-9A-Za-z)}])"
+_TEXT_UNIT = re.compile(
+  rf"{_AMOUNT}\s*{WRAPPER}\{{(?P<unit>[A-Za-z ./\u00b0]+(?:\^?[23])?)\}}(?P<power>\^[23])?\.?"
+)
+# A side of a rate a/b; x/y is algebra.
+_RATE = r"(?:cm|mm|km|m|kg|g|mg|ft|in|mi|lbs?|l|ml|h|s|[a-z]{3,})"
+_SHORT = (
+  rf"cm|mm|km|(?<=\s)[mg]|kg|mg|ft|in|mi|lbs?|mph|kmh|min|sec|hrs?|deg|sq [a-z]+|{_RATE}/{_RATE}"
+)
+# Other words, except for functions.
+_LONG = r"(?!(?:arc)?(?:sin|cos|tan|cot|csc|log|exp)[xyzabt]?\b)[A-Za-z]{4}[A-Za-z ]*"
+_PLAIN_UNIT = re.compile(
+  rf"(?P<amount>-?[0-9][0-9.,/]*)(?:\s+(?P<long>{_LONG})|\s*(?P<unit>{_SHORT}))(?P<power>\^[23])?\.?"
+)
+# After a number these words say how much, not of what.
+_NO_UNIT = re.compile(
+  r"\b(?:or|and|not|more|less|least|most|than|to|half|dozens?|hundreds?|thousands?|[a-z]+illions?)\b"
+)
+_SIGN_UNIT = re.compile(r"(?P<amount>.*[0-9A-Za-z)}])\s*(?P<unit>\u00b0|\\?%)")
+_UNITS = {
+  **dict.fromkeys(("centimeter", "centimetre"), "cm"),
+  **dict.fromkeys(("meter", "metre"), "m"),
+  **dict.fromkeys(("kilometer", "kilometre"), "km"),
+  **dict.fromkeys(("millimeter", "millimetre"), "mm"),
+  **dict.fromkeys(("inche", "inch"), "in"),
+  **dict.fromkeys(("foot", "feet"), "ft"),
+  **dict.fromkeys(("hour", "hr"), "h"),
+  **dict.fromkeys(("second", "sec"), "s"),
+  **dict.fromkeys(("dollar", "usd"), "$"),
+  **dict.fromkeys(("degree", "deg"), "\u00b0"),
+  **dict.fromkeys(("percent", "percentage"), "%"),
+  **{"minute": "min", "gram": "g", "kilogram": "kg", "mile": "mi", "yard": "yd"},
+  **{"pound": "lb", "liter": "l", "cent": "\u00a2"},
+}
+
+
+def split(text: str) -> tuple[str, str]:
+  """Returns the amount and the unit of an answer; the whole text and "" without a unit."""
+  for pattern in (_SIGN_UNIT, _TEXT_UNIT, _PLAIN_UNIT):
+    match = pattern.fullmatch(text)
+    parts = match.groupdict() if match else {}
+    word = parts.get("unit") or parts.get("long") or ""
+    if match and not _NO_UNIT.search(word.lower()):
+      return match["amount"].strip(), _normal_form(word + (parts.get("power") or ""))
+  return text, ""
+
+
+def _normal_form(text: str) -> str:
+  """Returns a unit in its normal form: `cm^2` for `square centimeters`."""
+  text = re.sub(r"\s+", " ", text.lower().replace("\\", "")).strip(" .")
+  if text in ("cm", "m", "km", "mm", "s", "h"):
+    return text
+  power = "^3" if text.startswith("cubic ") else ""
+  power = "^2" if text.startswith(("square ", "sq ", "sq. ")) else power
+  text = re.sub(r"^(?:square|sq\.?|cubic) ", "", text)
+  base, _, exponent = text.partition("^")
+  base = re.sub(r"(?<=..)s$", "", base.strip())
+  if base == "unit":  # of any kind
+    return ""
+  return _UNITS.get(base, base) + (power or (f"^{exponent}" if exponent else ""))
