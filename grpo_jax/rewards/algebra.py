@@ -7,7 +7,9 @@ operation; they are off. A request {"pairs": [[expected, answer], ...]} gets the
 
 import functools
 import logging
+import re
 import resource
+import string
 import sys
 
 from grpo_jax.aliases import Json
@@ -31,6 +33,35 @@ FIRST: tuple[tuple[str, str], ...] = (
   ("(a-1)(a+4)", "a^2+3a-5"),
   ("5a^2b", "5ab^2"),
 )
+
+_SYMBOL = re.compile(r"\\[A-Za-z]+'*|[A-Za-z]'*")  # a command or a letter, with its primes
+_UNCLEAR = re.compile(r"(?<![A-Za-z'])'|\u2032|\u2019")  # a prime of something else
+_IN_A_ROW = re.compile(r"(?<![\\A-Za-z])[A-Z]{2,}")
+# Names without a meaning of their own: e and i are numbers, d begins a differential.
+_NAMES = "".join(sorted({*string.ascii_lowercase} - {*"dei"}))
+
+
+def tell_apart(expected: str, answer: str) -> tuple[str, str] | None:
+  """Returns two expressions with other names for the symbols that math-verify would confuse.
+
+  It ignores the case of letters, drops primes, and multiplies letters in a row in any order. So a
+  symbol with a prime, and a capital letter whose small one occurs as well, is renamed to a letter
+  that does not occur.
+
+  Returns:
+    None if that does not suffice: different capitals stand in a row, as in HHT and THH, something
+    else has a prime, or no letter is left.
+  """
+  both = f"{expected}\n{answer}"
+  symbols = dict.fromkeys(_SYMBOL.findall(both))
+  confused = [s for s in symbols if "'" in s or (s != s.lower() and s.lower() in symbols)]
+  free = [name for name in _NAMES if not {name, name.upper()} & symbols.keys()]
+  rows = [{*_IN_A_ROW.findall(text)} for text in (expected, answer)]
+  if rows[0] != rows[1] or _UNCLEAR.search(both) or len(confused) > len(free):
+    return None
+  names = {s: " " * s.startswith("\\") + name for s, name in zip(confused, free)}
+  expected, answer = _SYMBOL.sub(lambda m: names.get(m[0], m[0]), both).split("\n")
+  return expected, answer
 
 
 class Comparer:
@@ -56,8 +87,9 @@ class Comparer:
 
   def equal(self, expected: str, answer: str) -> bool:
     """Returns whether two LaTeX expressions are equal; False if one of them cannot be read."""
-    parsed = [self.parse(f"${text}$") for text in (expected, answer)]
-    return all(parsed) and self.verify(*parsed)
+    texts = tell_apart(expected, answer)
+    parsed = [self.parse(f"${text}$") for text in texts or ()]
+    return bool(texts) and all(parsed) and self.verify(*parsed)
 
   def __call__(self, request: Json) -> Json:
     """Returns the reply to a request."""

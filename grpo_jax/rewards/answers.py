@@ -13,6 +13,7 @@ Answers that count as the same:
 - A comma between groups of three digits is part of a number, but within brackets and before a space
   it separates.
 - Decimals are exact: 1/3 is not 0.333.
+- The case of a letter matters, that of a word does not.
 """
 
 import itertools
@@ -95,6 +96,7 @@ _RATIO = re.compile(
   r"(-?)(?:(-?[0-9.,]+)/(-?[0-9.,]+)|([0-9]*) ?\\frac\{(-?[0-9.,]+)\}\{(-?[0-9.,]+)\})"
 )
 _WORDS = re.compile(r"[A-Za-z][A-Za-z .,'-]*")
+_LANGUAGE = re.compile(r"(?<![\\A-Za-z])[A-Za-z]{4,}|^(?:(?i:no|yes)|[A-Z][a-z]{2})$")
 
 
 def read(text: str) -> Answer | None:
@@ -213,7 +215,7 @@ def _leaf(text: str) -> Leaf | None:
     text, unit = units.split(text)
   language = language or bool(_TEXT.search(text))
   text = _TEXT.sub(r" \1 ", text).strip()
-  language = language or bool(re.search(r"(?<![\\A-Za-z])[A-Za-z]{4,}", text))
+  language = language or bool(_LANGUAGE.search(text))
   words = language and bool(_WORDS.fullmatch(text))
   if words and len(text) > 1:  # of a single letter the case matters
     text = text.lower()

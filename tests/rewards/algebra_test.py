@@ -31,3 +31,43 @@ def test_a_hostile_answer_is_a_fault_and_the_next_one_is_judged(table):
     f"ValueError: the comparison of its answer computes for more than {algebra.SECONDS:g} seconds"
   )
   assert {fault.message for fault in scores.faults} == {message}
+
+
+@pytest.mark.parametrize(
+  "expected, answer, right",
+  [
+    ("\\pi(R^2-r^2)", "0", False),
+    ("\\pi(R^2-r^2)", "\\pi(R-r)(R+r)", True),
+    ("3R^2", "3r^2", False),
+    ("3R^2", "R^2\\cdot 3", True),
+    ("R+r", "2r", False),
+    ("P", "p", False),
+    ("E", "e", False),
+    ("2A_{16}", "2a_{16}", False),
+    ("2A_{16}+a_{16}", "a_{16}+2A_{16}", True),
+    ("x_n", "x_N", False),
+    ("\\sin x", "\\sin X", False),
+    ("\\Delta", "\\delta", False),
+    ("2\\cdot\\Delta x", "2\\cdot\\delta x", False),
+    ("\\delta\\cdot\\Delta x", "x\\delta\\cdot\\Delta", True),
+    ("f'(x)", "f(x)", False),
+    ("y''", "y", False),
+    ("y''", "y'", False),
+    ("y'+y", "y+y'", True),
+    ("2", "2''", False),
+    ("HHT", "THH", False),
+    ("ABC", "CBA", False),
+    ("WW", "W^2", False),
+    ("\\frac{AB}{2}", "\\frac{1}{2}AB", True),
+    ("no", "No", True),
+    ("YES", "yes", True),
+    ("odd", "Odd", True),
+    ("A'", "A", False),
+    ("+".join("abcdefghijklmnopqrstuvwxyzA"), "+".join("abcdefghijklmnopqrstuvwxyza"), False),
+  ],
+)
+def test_letters_differ_by_their_case_and_primes_and_capitals_in_a_row_by_their_order(
+  expected, answer, right, table
+):
+  found = boxed.boxed_correct(example(expected), completion(f"\\boxed{{{answer}}}"))
+  assert found == right
