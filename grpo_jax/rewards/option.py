@@ -10,36 +10,41 @@ from grpo_jax.rewards.choice import letter, right_letter
 from grpo_jax.rewards.math import MARK
 from grpo_jax.types import STOPPED, Completion, Example
 
-_TAIL = r"(?=[.,;:!]?(?:\s|$)|[)}*\\$])"  # what may follow a letter
+_QUOTES = '"`\u201c\u201d'
+_TAIL = rf"(?=[.,;:!]?(?:\s|$|</)|[)}}*\\${_QUOTES}])"  # what may follow a letter
 # A letter in brackets or bold, or a capital alone; A and I are also words if a word follows.
 _LETTER = (
-  r"(?>(?:\*|\$|\\\(|\\(?:text|mathrm|textbf|mathbf|boxed)\{)*)\s*+(?:\(([A-Za-z])\)|\[([A-Za-z])\]|"
-  rf"([B-HJ-Z]){_TAIL}|([AI])(?=[.,;:!)*}}\\$]|\s*$|\s*\n|\s+(?:[(=\u2013-]|(?:because|since|as|and|or)\b)))"
+  rf"(?>(?:[{_QUOTES}*$]|\\\(|\\(?:text|mathrm|textbf|mathbf|boxed)\{{)*)\s*+(?:\(([A-Za-z])\)|\[([A-Za-z])\]|"
+  rf"([B-HJ-Z]){_TAIL}|([AI])(?=[.,;:!)*}}\\${_QUOTES}]|\s*$|\s*\n|\s+(?:[(=\u2013-]|(?:because|since|as|and|or)\b)))"
 )
 _STATED = re.compile(
   rf"(?:\b(?i:(?:answer|choice|option)(?:\s+is)?\s*+:?)(?:\*{{1,2}})?\s*+:?\s*+(?i:option\s+)?{_LETTER})"
   # The text after a short line is read, too.
+  r"|<answer>\s*+(?i:option\s+)?(?=(?P<tag>[^<]*)</answer>)"
   rf"|{MARK}[ \t]*(?P<mark>[^\n]*)|^(?=[ \t]*(?P<line>[^\n]{{1,12}})$)",
   re.MULTILINE,
 )
+# "Option B" without "is" or a colon, which may be an option that is rejected.
+_MENTIONED = re.compile(r"(?i:choice|option)(?![^A-Za-z:]*(?i:is\b|:))")
 # Another letter; that of a formula (V = IR) or of a word (X-rays) is none.
 _MORE = re.compile(
-  r"[\s)\]*.,$}]*(?:,|/|&|\bor\b|\band\b)\s*(?:\*{1,2})?[(\[]?([B-HJ-Z]|[AI](?!\s+[a-z]))[)\]]?(?![A-Za-z'])(?!\s*=|-[A-Za-z])"
+  rf"[\s)\]*.,$}}{_QUOTES}]*(?:,|/|&|\bor\b|\band\b)\s*(?:\*{{1,2}})?[{_QUOTES}]?[(\[]?([B-HJ-Z]|[AI](?!\s+[a-z]))[)\]]?(?![A-Za-z'])(?!\s*=|-[A-Za-z])"
 )
 # What begins with a letter: (B) 12, B) Paris, B: 12, B. Paris; not E. coli.
 _OPENS = re.compile(r"\s*(?:\(([A-Z])\)|([A-Z])(?:[):]|\.(?=\s+[A-Z0-9\\(]|$)))(?=\s|\\|$)")
 _LISTED = re.compile(r"(?:^|[\s,;])\(?([A-Z])\)")  # each letter of a list of options
 _BRACKETS = re.compile(r"\(([A-Z])\)")
-_PLAIN = re.compile(r"\\(?:text|mathrm|textbf|mathbf)\{([^{}]*)\}|\*\*|\$")
+_PLAIN = re.compile(rf"\\(?:text|mathrm|textbf|mathbf)\{{([^{{}}]*)\}}|\*\*|[{_QUOTES}$]")
 
 
 def option_correct(example: Example, completion: Completion) -> float:
   r"""Returns 1 if the last option that the completion states is the example's answer, else 0.
 
-  Statements are `\boxed{B}`, `#### B`, "the answer is (B)", "Answer: B", "option B", and a line
-  with nothing but the letter. In a box and after `####` the option's text may follow: `B) Paris`.
-  Without any, the only letter in brackets on the last line counts. A statement that names two
-  letters is ambiguous, and wrong. The last line of a truncated completion does not count.
+  Statements are `\boxed{B}`, `#### B`, `<answer>B</answer>`, "the answer is (B)", "Answer: B",
+  "the correct option is B", and a line with nothing but the letter. In a box, between the tags and
+  after `####` the option's text may follow: `B) Paris`. Without any, the last "option B" counts,
+  and without that the only letter in brackets on the last line. A statement that names two letters
+  is ambiguous, and wrong. The last line of a truncated completion does not count.
 
   Raises:
     ValueError: the example's own answer is no letter.
@@ -53,21 +58,25 @@ def answer_of(completion: Completion) -> str | None:
   text = completion.text
   if completion.ended != STOPPED:
     text = text.rpartition("\n")[0]
-  stated, at = None, -1
+  stated, at, mentioned = None, -1, []
   for match in _STATED.finditer(text):
-    alone = match["mark"] if match["mark"] is not None else match["line"]
+    alone = next((t for t in match.group("mark", "tag", "line") if t is not None), None)
     if alone is None:
       first = next(group for group in match.groups()[:4] if group).upper()
       more = _MORE.match(text, match.end())
-      stated, at = None if more and more[1] != first else first, match.start()
-    elif match["mark"] is not None:
+      only = None if more and more[1] != first else first
+      if _MENTIONED.match(match[0]):
+        mentioned.append(only)
+      else:
+        stated, at = only, match.start()
+    elif match["line"] is None:
       stated, at = _first_letter(alone), match.start()
     elif (only := letter(_PLAIN.sub(r"\1", alone))) is not None:
       stated, at = only, match.start()
   if text.rfind("\\boxed") > at:
     return _first_letter(last_box(text) or "")
-  if at >= 0:
-    return stated
+  if at >= 0 or mentioned:
+    return stated if at >= 0 else mentioned[-1]
   letters = set(_BRACKETS.findall(text.strip().rpartition("\n")[2]))
   return letters.pop() if len(letters) == 1 else None
 

@@ -181,6 +181,50 @@ def test_a_box_with_two_letters_or_a_word_is_no_option(text):
   assert option.option_correct(example("B"), completion(text)) == 0.0
 
 
+@pytest.mark.parametrize(
+  "text, letter",
+  [
+    ("The answer is B. Option (A) is wrong.", "B"),
+    ("The answer is B, because option C is too small.", "B"),
+    ("**Answer: B**\n\nExplanation: option (C) fails.", "B"),
+    ("#### B\nOption (C) fails", "B"),
+    ("\\boxed{B}\nOption (C) fails", "B"),
+    ("B\nOption (C) fails", "B"),
+    ("Option (C) fails.\nThe correct option is B.", "B"),
+    ("The answer is A or B. Choice A is larger.", None),
+    ("Option (A) fails. I choose option B", "B"),
+  ],
+)
+def test_an_option_that_is_only_mentioned_counts_if_none_is_stated(text, letter):
+  assert option.answer_of(completion(text)) == letter
+
+
+@pytest.mark.parametrize(
+  "text, letter",
+  [
+    ("<think>A or C?</think> <answer>B</answer>", "B"),
+    ("<think>The answer is A.</think>\n<answer> (B) </answer>", "B"),
+    ("<answer>\nB\n</answer>", "B"),
+    ("<answer>B) Paris</answer>", "B"),
+    ("<answer>Option B</answer>", "B"),
+    ("<answer>The answer is B.</answer>", "B"),
+    ("The answer is A. <answer>B or C</answer>", None),
+    ("<answer>B", None),
+    ('The answer is "B".', "B"),
+    ('The answer is "B" and "C".', None),
+    ('The answer is "B or C".', None),
+    ('The answer is "B", "C" is wrong.', None),
+    ("Answer: \u201cB\u201d", "B"),
+    ("The answer is `A`", "A"),
+    ("`B`", "B"),
+    ("#### `B`", "B"),
+    ("The answer is B's square", None),
+  ],
+)
+def test_an_option_may_be_in_tags_or_quoted(text, letter):
+  assert option.answer_of(completion(text)) == letter
+
+
 def test_a_and_i_are_words_too():
   for letter in "AI":
     for text, reward in (
@@ -205,6 +249,10 @@ def test_the_time_of_an_option_grows_with_the_text():
     "Answer: " + "*" * 10**4 + "x",
     "Answer" + " " * 10**4 + "x",
     "Answer:\n" + "*\n" * 10**4,
+    "<answer>" * 40_000,
+    "<answer>" + "B " * 10**5,
+    "The answer is " + '"' * 10**5,
+    "option B " * 30_000,
   ):
     start = time.perf_counter()
     option.answer_of(completion(text))
