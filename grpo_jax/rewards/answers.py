@@ -6,8 +6,8 @@ Everything is done by regular expressions, over texts of at most LONGEST charact
 
 Answers that count as the same:
 
-- A unit, a percent or currency sign, and `x =` before the answer may be missing on one side; if
-  both have one, they must be equal. 50% is 50, and also 0.5.
+- A unit, a percent or currency sign, and a name before the answer, as `x =` or `(x,y) =`, may be
+  missing on one side; if both have one, they must be equal. 50% is 50, and also 0.5.
 - A tuple is ordered, a list or set is not; their brackets matter, so (1,2) is neither [1,2] nor
   {1,2} nor 1,2. A list without brackets is a set.
 - A comma between groups of three digits is part of a number, but within brackets and before a space
@@ -49,6 +49,7 @@ class Group(NamedTuple):
 
   kind: str  # its brackets; SET; UNION; "matrix" with the number of its rows
   entries: tuple["Leaf | Group", ...]
+  name: str = ""  # as of a Leaf
 
 
 Answer = Leaf | Group
@@ -91,7 +92,10 @@ _ONE_NUMBER = re.compile(
   r"[^0-9,;()\[\]{}_^]*(?:[0-9.]+\s*/\s*)?[0-9]{1,3}(?:,[0-9]{3})+(?![0-9])[^,;]*"
 )
 
-_NAME = re.compile(r"([A-Za-z](?:_[0-9A-Za-z]|\([a-z]\))?|\\[A-Za-z]+|[A-Z][A-Z]+)\s*=([^=]+)")
+_NAME = re.compile(
+  r"([A-Za-z](?:_[0-9A-Za-z]|\([a-z]\))?|\\[A-Za-z]+|[A-Z][A-Z]+"
+  r"|\([A-Za-z](?:\s*,\s*[A-Za-z])+\s*\))\s*=([^=]+)"
+)
 _RATIO = re.compile(
   r"(-?)(?:(-?[0-9.,]+)/(-?[0-9.,]+)|([0-9]*) ?\\frac\{(-?[0-9.,]+)\}\{(-?[0-9.,]+)\})"
 )
@@ -151,6 +155,9 @@ def _parse(text: str, depth: int) -> Answer | None:
         return _group(kind, entries, depth)
   if text.count("\\pm") == 1:
     return _group(SET, [text.replace("\\pm", sign) for sign in "+-"], depth)
+  if named := _NAME.fullmatch(text):
+    answer = _parse(named[2].strip(), depth + 1)
+    return answer and answer._replace(name=re.sub(r"\s", "", named[1]))
   return _leaf(text)
 
 
@@ -202,10 +209,8 @@ def _closed(text: str) -> bool:
 
 
 def _leaf(text: str) -> Leaf | None:
-  """Returns an answer without entries, separated from its name and unit."""
-  name, unit, language = "", "", False
-  if match := _NAME.fullmatch(text):
-    name, text = re.sub(r"\s", "", match[1]), match[2].strip()
+  """Returns an answer without entries, separated from its unit."""
+  unit, language = "", False
   if match := _TEXT.fullmatch(text):
     text, language = match[1].strip(), True
   if text.startswith(("\\$", "$", "-\\$", "-$")):
@@ -222,7 +227,7 @@ def _leaf(text: str) -> Leaf | None:
   text = re.sub(r"\s+", " ", text).rstrip(".") if words else _without_spaces(text)
   if re.fullmatch(r"\([a-zA-Z]\)", text):
     text = text[1]
-  return Leaf(text, None if words else exact(text), unit, name, language) if text else None
+  return Leaf(text, None if words else exact(text), unit, "", language) if text else None
 
 
 def _without_spaces(text: str) -> str:
@@ -251,6 +256,8 @@ def exact(text: str) -> Fraction | None:
 
 def equal(expected: Answer, answer: Answer, same: Callable[[str, str], bool]) -> bool:
   """Returns whether two answers are the same; `same` says whether two expressions are equal."""
+  if expected.name and answer.name and expected.name != answer.name:
+    return False
   if isinstance(expected, Group) and isinstance(answer, Group):
     if expected.kind != answer.kind or len(expected.entries) != len(answer.entries):
       return False
@@ -259,8 +266,6 @@ def equal(expected: Answer, answer: Answer, same: Callable[[str, str], bool]) ->
     table = [[equal(e, a, same) for a in answer.entries] for e in expected.entries]
     return all(map(any, table)) and all(map(any, zip(*table)))
   if isinstance(expected, Group) or isinstance(answer, Group):
-    return False
-  if expected.name and answer.name and expected.name != answer.name:
     return False
   if expected.unit and answer.unit and expected.unit != answer.unit:
     return False

@@ -34,3 +34,30 @@ def test_answers_are_read_or_refused(table):
     if found is not None:
       hash(answers.key(found))
       assert answers.equal(found, found, lambda *_: False)
+
+
+def _judge(expected, answer):
+  """Returns whether the answer in a box is right."""
+  return bool(boxed.boxed_correct(example(expected), completion(f"\\boxed{{{answer}}}")))
+
+
+@pytest.mark.parametrize(
+  "expected, answer, right",
+  [
+    ("(1,2)", "(x,y)=(1,2)", True),
+    ("(x,y)=(1,2)", "(1,2)", True),
+    ("(1,2)", "P = (1,2)", True),
+    ("(a,b,c) = (1,2,3)", "(1,2,3)", True),
+    ("(a,b,c) = (1,2,3)", "(a, b, c)=(1, 2, 3)", True),
+    ("\\{1,2\\}", "S=\\{2,1\\}", True),
+    ("\\begin{pmatrix}1&2\\end{pmatrix}", "A=\\begin{pmatrix}1&2\\end{pmatrix}", True),
+    ("(1,2)", "(x,y)=(2,1)", False),
+    ("(a,b,c) = (1,2,3)", "(c,b,a) = (1,2,3)", False),
+    ("P=(1,2)", "Q=(1,2)", False),
+    ("(1,2)", "S=\\{1,2\\}", False),
+    ("(1,2)", "(x,y)\\neq(1,2)", False),
+    ("x=3, x=-3", "y=\\pm 3", False),
+  ],
+)
+def test_a_tuple_may_have_a_name(expected, answer, right, table):
+  assert _judge(expected, answer) == right
