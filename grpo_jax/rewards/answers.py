@@ -286,8 +286,11 @@ def equal(expected: Answer, answer: Answer, same: Callable[[str, str], bool]) ->
 
 
 def _comparable(text: str) -> bool:
-  """Returns whether algebra can read a text: no base of a number, no space between digits."""
-  return not re.search(r"[0-9] [0-9]|[0-9]_", text)
+  """Returns whether algebra can read a text: no base of a number, no space between digits.
+
+  After a subscript, as in `\\log_2 3`, a space separates.
+  """
+  return not re.search(r"(?<!_)[0-9] [0-9]|[0-9]_", text)
 
 
 def key(answer: Answer) -> Hashable:

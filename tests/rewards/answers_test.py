@@ -61,3 +61,18 @@ def _judge(expected, answer):
 )
 def test_a_tuple_may_have_a_name(expected, answer, right, table):
   assert _judge(expected, answer) == right
+
+
+@pytest.mark.parametrize(
+  "expected, answer, right",
+  [
+    ("\\log_2 3", "\\log_2(3)", True),
+    ("\\log_{2} 3", "\\log_2 3", True),
+    ("3", "\\log_2 8", True),
+    ("\\log_2 3", "\\log_3 2", False),
+    ("3", "\\log_2 9", False),
+    ("\\log_2 3 4", "\\log_2 34", False),
+  ],
+)
+def test_a_logarithm_may_have_brackets(expected, answer, right, table):
+  assert _judge(expected, answer) == right
