@@ -56,7 +56,7 @@ Answer = Leaf | Group
 
 _TEXT = re.compile(units.WRAPPER + r"\s*\{([^{}]*)\}")
 _SPACE = re.compile(
-  r"(?<!\\)\\(?:[,!;:> ]|q?quad(?![A-Za-z])|hspace\{[^{}]*\}|displaystyle(?![A-Za-z]))|~|\\\\\s*$"
+  r"(?<!\\)\\(?:!\s*|[,;:> ]|(?:q?quad|displaystyle)(?![A-Za-z])|hspace\{[^{}]*\})|~|\\\\\s*$"
 )
 _DELIMITER = re.compile(r"\\(?:left|right|big|Big|bigl|bigr|Bigl|Bigr)(?![A-Za-z])\s*\.?")
 _PLAIN = (

@@ -76,3 +76,18 @@ def test_a_tuple_may_have_a_name(expected, answer, right, table):
 )
 def test_a_logarithm_may_have_brackets(expected, answer, right, table):
   assert _judge(expected, answer) == right
+
+
+@pytest.mark.parametrize(
+  "expected, answer, right",
+  [
+    ("11,\\! 111,\\! 111,\\! 100", "11111111100", True),
+    ("11,\\!111", "11111", True),
+    ("1,\\! 2", "12", False),
+    ("(1,\\! 234)", "1234", False),
+  ],
+)
+def test_negative_space_and_a_blank_may_stand_between_groups_of_digits(
+  expected, answer, right, table
+):
+  assert _judge(expected, answer) == right
