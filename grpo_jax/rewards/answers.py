@@ -153,8 +153,8 @@ def _parse(text: str, depth: int) -> Answer | None:
         return _parse(match[2].strip(), depth + 1)
       if len(entries) > 1 or kind == SET:
         return _group(kind, entries, depth)
-  if text.count("\\pm") == 1:
-    return _group(SET, [text.replace("\\pm", sign) for sign in "+-"], depth)
+  if len(_signs(text)) > 1:
+    return _group(SET, [text], depth)
   if named := _NAME.fullmatch(text):
     answer = _parse(named[2].strip(), depth + 1)
     return answer and answer._replace(name=re.sub(r"\s", "", named[1]))
@@ -163,6 +163,8 @@ def _parse(text: str, depth: int) -> Answer | None:
 
 def _group(kind: str, texts: list[str], depth: int) -> Group | None:
   """Returns a group of entries; None if one of them cannot be read."""
+  if kind == SET:
+    texts = [signed for text in texts for signed in _signs(text)]
   if len(texts) > ENTRIES:
     return None
   entries: list[Answer] = []
@@ -172,6 +174,11 @@ def _group(kind: str, texts: list[str], depth: int) -> Group | None:
       return None
     entries.append(entry)
   return Group(kind, tuple(entries))
+
+
+def _signs(text: str) -> list[str]:
+  """Returns a text with plus and with minus for its one `\\pm`, or else the text alone."""
+  return [text.replace("\\pm", sign) for sign in "+-"] if text.count("\\pm") == 1 else [text]
 
 
 def _split(text: str, separator: str) -> list[str]:

@@ -91,3 +91,18 @@ def test_negative_space_and_a_blank_may_stand_between_groups_of_digits(
   expected, answer, right, table
 ):
   assert _judge(expected, answer) == right
+
+
+@pytest.mark.parametrize(
+  "expected, answer, right",
+  [
+    ("\\{1\\pm\\sqrt{5},-2\\}", "\\{-2, 1+\\sqrt5, 1-\\sqrt5\\}", True),
+    ("-2,2,3", "\\pm 2, 3", True),
+    ("\\pm 1, \\pm 2", "-2,-1,1,2", True),
+    ("(1,2),(1,-2),(0,0)", "(1,\\pm 2),(0,0)", True),
+    ("\\pm 2, 3", "2, 3", False),
+    ("\\pm 2, 3", "\\pm 3, 2", False),
+  ],
+)
+def test_plus_or_minus_in_a_set_is_two_entries(expected, answer, right, table):
+  assert _judge(expected, answer) == right
