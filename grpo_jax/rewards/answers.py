@@ -12,7 +12,7 @@ Answers that count as the same:
   {1,2} nor 1,2. A list without brackets is a set.
 - A comma between groups of three digits is part of a number, but within brackets and before a space
   it separates.
-- Decimals are exact: 1/3 is not 0.333.
+- Decimals are exact: 1/3 is not 0.333, but it is `0.\\overline{3}`.
 - The case of a letter matters, that of a word does not.
 """
 
@@ -98,6 +98,9 @@ _NAME = re.compile(
 )
 _RATIO = re.compile(
   r"(-?)(?:(-?[0-9.,]+)/(-?[0-9.,]+)|([0-9]*) ?\\frac\{(-?[0-9.,]+)\}\{(-?[0-9.,]+)\})"
+)
+_REPEATING = re.compile(
+  r"(-?)([0-9]*)\.([0-9]*)\\(?:overline|bar)(?:\{(?P<digits>[0-9]+)\}|(?P<digit>[0-9]))"
 )
 _WORDS = re.compile(r"[A-Za-z][A-Za-z .,'-]*")
 _LANGUAGE = re.compile(r"(?<![\\A-Za-z])[A-Za-z]{4,}|^(?:(?i:no|yes)|[A-Z][a-z]{2})$")
@@ -251,6 +254,11 @@ def exact(text: str) -> Fraction | None:
   """Returns the value of an integer, decimal, simple fraction or mixed number; None otherwise."""
   if (value := number(text)) is not None:
     return value
+  if match := _REPEATING.fullmatch(text):
+    sign, whole, start, *_ = match.groups()
+    period = match["digits"] or match["digit"]
+    once = int(whole + start + period) - int(whole + start or 0)
+    return Fraction(int(sign + "1") * once, (10 ** len(period) - 1) * 10 ** len(start))
   match = _RATIO.fullmatch(text)
   if not match:
     return None

@@ -106,3 +106,25 @@ def test_negative_space_and_a_blank_may_stand_between_groups_of_digits(
 )
 def test_plus_or_minus_in_a_set_is_two_entries(expected, answer, right, table):
   assert _judge(expected, answer) == right
+
+
+@pytest.mark.parametrize(
+  "expected, answer, right",
+  [
+    ("\\frac13", "0.\\overline{3}", True),
+    ("0.1\\overline{3}", "\\frac{2}{15}", True),
+    ("0.\\overline{3}", "0.\\bar{3}", True),
+    ("0.\\bar 3", ".\\overline{33}", True),
+    ("-\\frac{37}{3}", "-12.\\overline{3}", True),
+    ("1", "0.\\overline{9}", True),
+    ("33.\\overline{3}\\%", "33\\frac{1}{3}\\%", True),
+    ("\\frac{1}{7}", "0.\\overline{142857}", True),
+    ("0.\\overline{3}", "0.3", False),
+    ("0.\\overline{3}", "0.33", False),
+    ("0.\\overline{12}", "0.1\\overline{2}", False),
+    ("3", "\\overline{3}", False),
+    ("1.\\overline{3}", "1\\overline{3}", False),
+  ],
+)
+def test_repeating_decimals_are_fractions(expected, answer, right, table):
+  assert _judge(expected, answer) == right
