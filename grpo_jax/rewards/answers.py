@@ -77,7 +77,7 @@ _PLAIN = (
   (re.compile("\u00b0"), r"^\\circ "),
   (re.compile(r"\\lbrace(?![A-Za-z])"), r"\\{"),
   (re.compile(r"\\rbrace(?![A-Za-z])"), r"\\}"),
-  (re.compile(r"\\l?angle(?![A-Za-z])"), "("),
+  (re.compile(r"\\langle(?![A-Za-z])"), "("),
   (re.compile(r"\\rangle(?![A-Za-z])"), ")"),
   (re.compile(r"\\(?:lbrack)(?![A-Za-z])"), "["),
   (re.compile(r"\\(?:rbrack)(?![A-Za-z])"), "]"),
@@ -93,7 +93,7 @@ _ONE_NUMBER = re.compile(
 )
 
 _NAME = re.compile(
-  r"([A-Za-z](?:_[0-9A-Za-z]|\([a-z]\))?|\\[A-Za-z]+|[A-Z][A-Z]+"
+  r"([A-Za-z](?:_[0-9A-Za-z]|\([a-z]\))?|\\angle\s*[A-Z]{1,3}|\\[A-Za-z]+|[A-Z][A-Z]+"
   r"|\([A-Za-z](?:\s*,\s*[A-Za-z])+\s*\))\s*=([^=]+)"
 )
 _RATIO = re.compile(

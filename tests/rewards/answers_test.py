@@ -128,3 +128,17 @@ def test_plus_or_minus_in_a_set_is_two_entries(expected, answer, right, table):
 )
 def test_repeating_decimals_are_fractions(expected, answer, right, table):
   assert _judge(expected, answer) == right
+
+
+@pytest.mark.parametrize(
+  "expected, answer, right",
+  [
+    ("30^\\circ", "\\angle A = 30^\\circ", True),
+    ("30^\\circ", "\\angle ABC=30^\\circ", True),
+    ("\\angle B = 30", "\\angle A = 30", False),
+    ("\\langle 1,2\\rangle", "(1,2)", True),
+    ("30^\\circ", "\\angle A = 31^\\circ", False),
+  ],
+)
+def test_an_angle_is_a_name_and_no_bracket(expected, answer, right, table):
+  assert _judge(expected, answer) == right
