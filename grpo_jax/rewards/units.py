@@ -14,7 +14,8 @@ _TEXT_UNIT = re.compile(
 # A side of a rate a/b; x/y is algebra.
 _RATE = r"(?:cm|mm|km|m|kg|g|mg|ft|in|mi|lbs?|l|ml|h|s|[a-z]{3,})"
 _SHORT = (
-  rf"cm|mm|km|(?<=\s)[mg]|kg|mg|ft|in|mi|lbs?|mph|kmh|min|sec|hrs?|deg|sq [a-z]+|{_RATE}/{_RATE}"
+  r"cm|mm|km|(?<=\s)(?:[mg]|ml)|kg|mg|ft|in|mi|lbs?|mph|kmh|kph|min|sec|hrs?|deg|sq [a-z]+"
+  rf"|{_RATE}/{_RATE}"
 )
 # Other words, except for functions.
 _LONG = r"(?!(?:arc)?(?:sin|cos|tan|cot|csc|log|exp)[xyzabt]?\b)[A-Za-z]{4}[A-Za-z ]*"
@@ -39,8 +40,11 @@ _UNITS = {
   **dict.fromkeys(("degree", "deg"), "\u00b0"),
   **dict.fromkeys(("percent", "percentage"), "%"),
   **{"minute": "min", "gram": "g", "kilogram": "kg", "mile": "mi", "yard": "yd"},
-  **{"pound": "lb", "liter": "l", "cent": "\u00a2"},
+  **dict.fromkeys(("liter", "litre"), "l"),
+  **dict.fromkeys(("milliliter", "millilitre"), "ml"),
+  **{"pound": "lb", "cent": "\u00a2"},
 }
+_RATES = {"mph": "mi/h", "kmh": "km/h", "kph": "km/h"}
 
 
 def split(text: str) -> tuple[str, str]:
@@ -55,13 +59,14 @@ def split(text: str) -> tuple[str, str]:
 
 
 def _normal_form(text: str) -> str:
-  """Returns a unit in its normal form: `cm^2` for `square centimeters`."""
+  """Returns a unit in its normal form: `cm^2` for `square centimeters`, `m/s` for a rate."""
   text = re.sub(r"\s+", " ", text.lower().replace("\\", "")).strip(" .")
-  if text in ("cm", "m", "km", "mm", "s", "h"):
-    return text
+  top, rate, bottom = _RATES.get(text, text).replace(" per ", "/").partition("/")
+  if rate:
+    return f"{_normal_form(top)}/{_normal_form(bottom)}"
   power = "^3" if text.startswith("cubic ") else ""
   power = "^2" if text.startswith(("square ", "sq ", "sq. ")) else power
-  text = re.sub(r"^(?:square|sq\.?|cubic) ", "", text)
+  text = re.sub(r" squared$", "^2", re.sub(r"^(?:square|sq\.?|cubic) ", "", text))
   base, _, exponent = text.partition("^")
   base = re.sub(r"(?<=..)s$", "", base.strip())
   if base == "unit":  # of any kind

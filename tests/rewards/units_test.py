@@ -22,3 +22,37 @@ from grpo_jax.rewards import units
 )
 def test_an_amount_is_split_from_its_unit(text, amount, unit):
   assert units.split(text) == (amount, unit)
+
+
+@pytest.mark.parametrize(
+  "texts",
+  [
+    (
+      "10\\text{ mph}",
+      "10\\text{ miles per hour}",
+      "10\\text{ miles/hour}",
+      "10 mph",
+      "10 miles/hour",
+    ),
+    ("10\\text{ mi/h}", "10 miles per hour", "10\\text{ mi/hr}"),
+    ("5\\text{ m/s}", "5\\text{ meters per second}", "5 meters/second", "5 m/s"),
+    ("5\\text{ m/s}^2", "5\\text{ m/s^2}", "5\\text{ meters per second squared}"),
+    ("5\\text{ km/h}", "5\\text{ kmh}", "5 kph", "5 kilometers per hour"),
+    ("5\\text{ ml}", "5\\text{ mL}", "5\\text{ milliliters}", "5 millilitres", "5 ml"),
+    ("5\\text{ dollars per hour}", "5\\text{ dollars/hour}"),
+  ],
+)
+def test_units_have_one_form(texts):
+  assert len({units.split(text) for text in texts}) == 1
+
+
+def test_rates_differ_by_either_side():
+  rates = [
+    "5\\text{ m/s}",
+    "5\\text{ m/h}",
+    "5\\text{ km/h}",
+    "5\\text{ mph}",
+    "5\\text{ m}",
+    "5 ml",
+  ]
+  assert len({units.split(text) for text in rates}) == len(rates)
