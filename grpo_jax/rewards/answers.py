@@ -9,7 +9,7 @@ Answers that count as the same:
 - A unit, a percent or currency sign, and a name before the answer, as `x =` or `(x,y) =`, may be
   missing on one side; if both have one, they must be equal. 50% is 50, and also 0.5.
 - A tuple is ordered, a list or set is not; their brackets matter, so (1,2) is neither [1,2] nor
-  {1,2} nor 1,2. A list without brackets is a set.
+  {1,2} nor 1,2. A list without brackets is a set. `x=1, y=2` is 1,2 but not 2,1.
 - A comma between groups of three digits is part of a number, but within brackets and before a space
   it separates.
 - Decimals are exact: 1/3 is not 0.333, but it is `0.\\overline{3}`.
@@ -66,7 +66,7 @@ _PLAIN = (
   (re.compile(r"\\(?:geqslant|geq|ge)(?![A-Za-z])|>=|\u2265"), r"\\geq "),
   (re.compile(r"\\lt(?![A-Za-z])"), "<"),
   (re.compile(r"\\gt(?![A-Za-z])"), ">"),
-  (re.compile(r"\\(?:neq|ne)(?![A-Za-z])|\u2260"), r"\\neq "),
+  (re.compile(r"\\(?:neq|ne)(?![A-Za-z])|\\not\s*=|\u2260"), r"\\neq "),
   (re.compile(r"\\(?:emptyset|varnothing)(?![A-Za-z])|\u2205|\\\{\s*\\\}"), r"\\emptyset "),
   (re.compile("[\u2212\u2013]"), "-"),
   (re.compile("\u03c0"), r"\\pi "),
@@ -276,7 +276,8 @@ def equal(expected: Answer, answer: Answer, same: Callable[[str, str], bool]) ->
   if isinstance(expected, Group) and isinstance(answer, Group):
     if expected.kind != answer.kind or len(expected.entries) != len(answer.entries):
       return False
-    if expected.kind not in _UNORDERED:
+    # Numbers without names answer x=1, y=2 in this order.
+    if expected.kind not in _UNORDERED or _has_variables(expected) != _has_variables(answer):
       return all(equal(e, a, same) for e, a in zip(expected.entries, answer.entries))
     table = [[equal(e, a, same) for a in answer.entries] for e in expected.entries]
     return all(map(any, table)) and all(map(any, zip(*table)))
@@ -298,6 +299,11 @@ def equal(expected: Answer, answer: Answer, same: Callable[[str, str], bool]) ->
   if expected.words or answer.words or not all(map(_comparable, texts)):
     return False
   return same(expected.text, answer.text)
+
+
+def _has_variables(group: Group) -> bool:
+  """Returns whether the entries name several variables: x=1, y=2, unlike x_1=1, x_2=2."""
+  return len({entry.name.partition("_")[0] for entry in group.entries} - {""}) > 1
 
 
 def _comparable(text: str) -> bool:

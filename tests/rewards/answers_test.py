@@ -142,3 +142,23 @@ def test_repeating_decimals_are_fractions(expected, answer, right, table):
 )
 def test_an_angle_is_a_name_and_no_bracket(expected, answer, right, table):
   assert _judge(expected, answer) == right
+
+
+@pytest.mark.parametrize(
+  "expected, answer, right",
+  [
+    ("2,1", "x=1,y=2", False),
+    ("x=1,y=2", "2,1", False),
+    ("1,2", "x=1,y=2", True),
+    ("x=1,y=2", "1,2", True),
+    ("x=1,y=2", "y=2,x=1", True),
+    ("x=1,y=2", "x=2,y=1", False),
+    ("2,1", "x_1=1, x_2=2", True),
+    ("2,1", "x=1, x=2", True),
+    ("5", "\\not= 5", False),
+    ("x \\neq 5", "x \\not= 5", True),
+    ("5", "x \\not= 5", False),
+  ],
+)
+def test_a_value_belongs_to_its_variable(expected, answer, right, table):
+  assert _judge(expected, answer) == right
