@@ -23,8 +23,10 @@ _NUMBER = re.compile(
   re.VERBOSE,
 )
 
-# `number` refuses anything but a number between the signs.
-_DRESS = re.compile(r"\*\*([^*]+)\*\*\.?|\\boxed\{(.*)\}\.?|\$([^$]+[0-9.%}])\$\.?|\\\((.*)\\\)\.?")
+# `number` refuses anything but a number between the signs. Bold may begin before the mark.
+_DRESS = re.compile(
+  r"(?:\*\*)?([^*]+)\*\*\.?|\\boxed\{(.*)\}\.?|\$([^$]+[0-9.%}])\$\.?|\\\((.*)\\\)\.?"
+)
 
 
 def number(text: str) -> Fraction | None:
