@@ -2,7 +2,8 @@
 
 `data.path` is the file, or a folder with `train.jsonl` and `test.jsonl` (a file for each split).
 The names of the fields are settings of `data.jsonl`. An answer in GSM8K's form (steps, then
-`#### x`) is split: the whole is the solution and x the answer. Any other answer is both.
+`#### x` on the last line, or before a remark if x is a number) is split: the whole is the solution
+and x the answer. Any other answer is both.
 
 Multiple choice: if `data.jsonl.choices` names a field, it holds the list of options. They are shown
 after the question, each on its own line with a letter ("A) 12"), and the example's answer is the
@@ -26,7 +27,7 @@ from grpo_jax.aliases import Json
 from grpo_jax.errors import DataError, SettingError
 from grpo_jax.io import storage
 from grpo_jax.rewards.choice import LETTERS, letter
-from grpo_jax.rewards.math import after_mark
+from grpo_jax.rewards.math import MARK, after_mark, number
 from grpo_jax.sandbox.model_folder import no_key_twice
 from grpo_jax.types import Example
 
@@ -69,7 +70,13 @@ def example(record: Record, where: str, names: ConfigDict) -> Example:
   solution = text(record, names.solution, where, "solution") if names.solution else answer
   used = (names.question, names.answer, names.solution)
   meta = {name: value for name, value in record.items() if name not in used}
-  return Example(question, solution, after_mark(answer) or answer.strip(), meta)
+  return Example(question, solution, _final_answer(answer) or answer.strip(), meta)
+
+
+def _final_answer(text: str) -> str | None:
+  """Returns the answer in GSM8K's form; None without one, as after a heading `#### Step 1`."""
+  final, ends = after_mark(text), MARK in text.rstrip().rpartition("\n")[2]
+  return final if ends or number(final or "") is not None else None
 
 
 def multiple_choice(record: Record, where: str, names: ConfigDict) -> Example:
@@ -94,7 +101,7 @@ def multiple_choice(record: Record, where: str, names: ConfigDict) -> Example:
       f"of one of the {len(options)} options, its index from 0, or its text"
     )
   right = LETTERS[indices[0]]
-  worked = names.solution or after_mark(plain.solution)
+  worked = names.solution or _final_answer(plain.solution)
   listed = [f"{name}) {option}" for name, option in zip(LETTERS, options)]
   question = "\n".join([plain.question, *listed])
   return Example(question, plain.solution if worked else right, right, plain.meta)

@@ -43,6 +43,22 @@ def test_what_follows_the_line_of_the_answer_is_not_the_answer(tmp_path):
   assert (found.answer, found.solution) == ("2", solution)
 
 
+@pytest.mark.parametrize(
+  "answer, expected",
+  [
+    ("text\n#### Step 1\nfoo", None),
+    ("#### Step 1\nfoo\n#### Step 2\nso \\boxed{7}", None),
+    ("#### Step 1\nfoo\n#### seven\n\n", "seven"),
+    ("text\n#### $1,000\nThis was easy.", "$1,000"),
+    ("text\n####\n", None),
+  ],
+)
+def test_a_heading_within_an_answer_does_not_split_it(tmp_path, answer, expected):
+  file = _write(tmp_path / "a.jsonl", {"question": "?", "answer": answer})
+  (found,) = jsonl.source("train", file, _cfg())
+  assert (found.answer, found.solution) == (expected or answer.strip(), answer)
+
+
 def test_field_names(tmp_path):
   file = _write(tmp_path / "a.jsonl", {"q": "1 + 1?", "work": "one and one", "a": "2", "id": 7})
   assert jsonl.source("train", file, _cfg("q", "a", "work")) == [
