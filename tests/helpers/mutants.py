@@ -250,8 +250,8 @@ MUTANTS = (
   Mutant(
     "every turn of an episode draws the noise of the first",
     "grpo_jax/sampling/sampler.py",
-    "setup, logits_NxV, noise.at(sample, position)",
-    "setup, logits_NxV, noise.at(sample, jnp.zeros_like(position))",
+    "sample_in_parts(setup, logits_of, noise, sample, position)",
+    "sample_in_parts(setup, logits_of, noise, sample, jnp.zeros_like(position))",
     "tests/sampling/begun_test.py::test_every_cut_of_a_sample_goes_on_as_the_whole",
   ),
   Mutant(
@@ -329,7 +329,7 @@ MUTANTS = (
   Mutant(
     "GAE always bootstraps with 0",
     OBJECTIVES + "ppo.py",
-    "jnp.where(cut_off, jnp.sum(values * last, axis=2), 0.0)",
+    "jnp.where(goes_on, jnp.sum(values * last, axis=2), 0.0)",
     "jnp.zeros_like(jnp.sum(values * last, axis=2))",
     "tests/objectives/ppo_test.py::test_ppo_rewards_returns_and_bootstrap",
   ),
@@ -788,8 +788,8 @@ MUTANTS = (
   Mutant(
     "every layer has the attention of the first",
     "grpo_jax/models/decoder.py",
-    "for spec in self.config.attention]",
-    "for spec in self.config.attention[:1] * period]",
+    "[self.config.layer_attention(i) for i in range(self.config.layers)]",
+    "[self.config.layer_attention(0) for i in range(self.config.layers)]",
     "tests/models/decoder_test.py::test_each_layer_has_the_attention_of_its_index",
   ),
   Mutant(
