@@ -8,7 +8,8 @@
     value loss = value_coef / 2 max((V - R)^2, (clip(V, V_old -+ value_clip) - R)^2)
 
 V after the last token is 0 if the completion ended by itself. If it was truncated, the critic's
-last value is taken, since the state after the last token was not evaluated.
+last value is taken, since the state after the last token was not evaluated. An episode with an
+environment is over at its limits, and its reward says what that costs: V is 0 after every one.
 
 VAPO (2504.05118) is `lam_length=0.05`, `critic_lam=1`, `imitation=0.1`, clip_high=0.28 and
 aggregation="token_mean":
@@ -89,8 +90,8 @@ def prepare(rollouts: Rollouts, cfg: ConfigDict, advantages: Array | None) -> Tr
   inside = common.sampled_mask(rollouts)
   values = common.on_mask(common.require(rollouts.old_values, "old_values", cfg.name), inside)
   last = (jnp.cumsum(inside, axis=2) == jnp.sum(inside, axis=2, keepdims=True)) * inside
-  cut_off = rollouts.ended == TRUNCATED
-  bootstrap = jnp.where(cut_off, jnp.sum(values * last, axis=2), 0.0)
+  goes_on = (rollouts.ended == TRUNCATED) & (rollouts.sampled is None)
+  bootstrap = jnp.where(goes_on, jnp.sum(values * last, axis=2), 0.0)
   rewards = token_rewards(rollouts, cfg)
 
   def estimate(lam: float | Array) -> Array:

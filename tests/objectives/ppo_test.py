@@ -35,6 +35,16 @@ def test_ppo_rewards_returns_and_bootstrap():
       np.testing.assert_allclose(batch.extra["returns"][0, g, t], a + v[t], rtol=1e-6, atol=1e-9)
 
 
+def test_an_episode_is_over_at_its_limits():
+  """Its reward is what reaching a limit costs; the critic's own value would hide it."""
+  r = cases.rollouts(P=1, G=2, L=4)
+  given, zeros = common.last_token(r.lengths, 4), jnp.zeros_like(r.rewards)
+  r = cases.replace(r, given=given, rewards=zeros, ended=jnp.array([[0, 1]]))
+  r = cases.replace(r, sampled=jnp.ones(r.tokens.shape, bool))
+  batch = cases.prepare(r, cases.settings(ppo, beta=0.0, gamma=1.0, lam=1.0))
+  np.testing.assert_allclose(batch.extra["returns"], 0.0, atol=1e-6)
+
+
 def test_the_targets_of_ppo_s_critic_come_from_advantages_before_they_are_whitened():
   r = cases.rollouts()
   whitened, plain = (
