@@ -20,6 +20,7 @@ from typing import TypeVar
 import jax
 import numpy as np
 
+from grpo_jax.aliases import Json
 from grpo_jax.data import loader
 from grpo_jax.distributed import hosts, inputs
 from grpo_jax.errors import CheckpointError, SettingError
@@ -43,7 +44,15 @@ from grpo_jax.run.writer import Writer
 from grpo_jax.sampling import rollouts
 from grpo_jax.setup import build, checks, references
 from grpo_jax.setup.experiment import Experiment
-from grpo_jax.types import Example, HostRollouts, HostScored, Prompts, Rollouts, ScoredRollouts
+from grpo_jax.types import (
+  TRUNCATED,
+  Example,
+  HostRollouts,
+  HostScored,
+  Prompts,
+  Rollouts,
+  ScoredRollouts,
+)
 
 Samples = TypeVar("Samples", bound=HostScored | Steps)  # the content of samples.npz
 
@@ -93,9 +102,31 @@ def learn_in_order(
     learned = learner.learn(step, batch, run.writer)
     tokens = int(rollouts.sampled_lengths(batch).sum())
     speed = {"tokens_per_s/learn": tokens / learned.seconds}
-    run.log(step, learned.metrics | speed | pairs.length_metrics(experiment, batch))
+    run.log(step, learned.metrics | speed | length_metrics(experiment, batch, run.writer))
     run.after(step)
   run.finish()
+
+
+def length_metrics(experiment: Experiment, batch: HostRollouts, writer: Writer) -> Json:
+  """Returns how many pairs, prompts or solutions of a batch are too long, and warns of it."""
+  if experiment.offline.data != "solutions":
+    return pairs.length_metrics(experiment, batch)
+  cut = int(((batch.ended == TRUNCATED) & (batch.lengths > 0)).sum())
+  skipped = int((batch.prompts.lengths == 0).sum())
+  if cut:
+    writer.warn(
+      "solutions cut",
+      f"{cut} of {len(batch.lengths)} solutions of a step have more than sampler.max_length="
+      f"{experiment.sampler.max_length} tokens: they are cut and taught without an end token; "
+      "solutions_cut counts them",
+    )
+  if skipped:
+    writer.warn(
+      "prompts too long",
+      f"{skipped} of {len(batch.lengths)} prompts of a step have more than data.max_prompt_length="
+      f"{experiment.data.max_prompt_length} tokens and are skipped; prompts_too_long counts them",
+    )
+  return {"solutions_cut": cut, "prompts_too_long": skipped}
 
 
 class Solutions(InOrder[Example]):

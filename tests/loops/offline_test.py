@@ -397,6 +397,23 @@ def test_an_example_without_a_solution_teaches_nothing(monkeypatch):
     offline.Solutions(experiment, model)
 
 
+def test_solutions_and_prompts_that_are_too_long_are_counted_and_warned_of():
+  c = config("solutions")
+  c.data.on_long, c.data.max_prompt_length = "skip", 4
+  experiment = make(c)
+  fits, long_solution = Example("1 + 1", "2", "2", {}), Example("1 + 2", "1 2 3 4 5 6 7", "7", {})
+  long_prompt = Example("1 + 2 + 3 + 4 + 5", "15", "15", {})
+  batch = offline.solutions([fits, long_solution, long_prompt], build.model(experiment), experiment)
+  warned: dict[str, str] = {}
+  writer: Any = types.SimpleNamespace(warn=warned.__setitem__)
+  assert offline.length_metrics(experiment, batch, writer) == {
+    "solutions_cut": 1,
+    "prompts_too_long": 1,
+  }
+  assert "1 of 3 solutions of a step have more than sampler.max_length=6 tokens" in str(warned)
+  assert "1 of 3 prompts of a step have more than data.max_prompt_length=4 tokens" in str(warned)
+
+
 @pytest.mark.parametrize("data, most", [("solutions", 1), ("pairs", 2), ("samples", 8)])
 def test_the_mesh_divides_the_completions_that_a_prompt_has(data, most):
   c = defaults.get_config()
