@@ -23,7 +23,7 @@ from grpo_jax.sampling import rollouts
 from grpo_jax.sampling.stream import Seen
 from grpo_jax.sandbox import worker
 from grpo_jax.sandbox.deadline import Guard
-from grpo_jax.setup import reward_worker
+from grpo_jax.setup import modules, reward_worker
 from grpo_jax.setup.experiment import Experiment
 from grpo_jax.tokenizer.tokenizer import Tokenizer
 from grpo_jax.types import Completion, Example
@@ -49,10 +49,12 @@ def make(experiment: Experiment) -> RewardWorkers | None:
   if not r.workers or not own:
     return None
   names = [each.name for each in own]
-  described = reward_worker.describe([e for e in r.functions if e[0] in names], r.deadline)
+  entries = [entry for entry in r.functions if entry[0] in names]
+  described = reward_worker.describe(entries, r.deadline)
+  code = modules.contents(path for _, path, *_ in entries)
   grouped = [each.name for each in own if attempts.looks_at_group(each.reward.score)]
   single = [name for name in names if name not in grouped]
-  pool = worker.shared(reward_worker.__name__, described, r.workers)
+  pool = worker.shared(reward_worker.__name__, described, r.workers, code)
   return RewardWorkers(pool, single, grouped)
 
 

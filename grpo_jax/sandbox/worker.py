@@ -6,7 +6,6 @@ tokenizer/templates.py or rewards/algebra.py, calls `serving.serve`.
 
 import atexit
 import contextlib
-import functools
 import json
 import os
 import pathlib
@@ -15,6 +14,7 @@ import signal
 import subprocess
 import sys
 import threading
+import weakref
 from collections.abc import Iterable, Sequence
 from concurrent import futures
 from typing import IO
@@ -25,6 +25,7 @@ started: set[int] = set()  # ids of the running workers
 _ROOT = pathlib.Path(__file__).parents[2]
 
 Message = Json
+Waiting = queue.SimpleQueue[tuple[futures.Future[Message], Message] | None]  # None: the last
 
 
 class Process:
@@ -140,7 +141,7 @@ class Pool:
   def __init__(self, processes: Sequence[Process]):
     """Makes a pool of processes of one program; they are started when they are asked."""
     self.processes = list(processes)
-    self._waiting: queue.SimpleQueue[tuple[futures.Future[Message], Message]] = queue.SimpleQueue()
+    self._waiting: Waiting = queue.SimpleQueue()
     self._started = False
 
   def submit(self, request: Message) -> futures.Future[Message]:
@@ -148,7 +149,8 @@ class Pool:
     if not self._started:
       self._started = True
       for process in self.processes:
-        threading.Thread(target=self._answer, args=(process,), daemon=True).start()
+        arguments = (process, self._waiting)  # not the pool, which can be forgotten
+        threading.Thread(target=_answer, args=arguments, daemon=True).start()
     future: futures.Future[Message] = futures.Future()
     self._waiting.put((future, request))
     return future
@@ -170,18 +172,45 @@ class Pool:
         process.kill()  # hundreds of them may hang
       futures.wait(left, timeout=0.1)
 
-  def _answer(self, process: Process) -> None:
-    """Has a process reply to the waiting requests, one after the other."""
-    while True:
-      future, request = self._waiting.get()
-      if future.set_running_or_notify_cancel():
-        try:
-          future.set_result(process.ask(request))
-        except BaseException as error:  # raised where the result is asked for
-          future.set_exception(error)
+  def stop_when_forgotten(self) -> None:
+    """Has the processes stopped once nothing refers to this pool and all requests are answered."""
+    weakref.finalize(self, _end, self._waiting, len(self.processes)).atexit = False
 
 
-@functools.cache
-def shared(module: str, argument: str, count: int) -> Pool:
-  """Returns a pool of processes of a module with one argument, which all callers share."""
-  return Pool([Process(module, argument) for _ in range(count)])
+def _answer(process: Process, waiting: Waiting) -> None:
+  """Has a process reply to the waiting requests, one after the other, and stops it at the end."""
+  while asked := waiting.get():
+    future, request = asked
+    if future.set_running_or_notify_cancel():
+      try:
+        future.set_result(process.ask(request))
+      except BaseException as error:  # raised where the result is asked for
+        future.set_exception(error)
+  process.stop()
+
+
+def _end(waiting: Waiting, count: int) -> None:
+  """Tells the threads of a pool of `count` processes that nothing more will be asked."""
+  for _ in range(count):
+    waiting.put(None)
+
+
+_shared: dict[tuple[str, str, int], tuple[str, Pool]] = {}  # with what its code was
+
+
+def shared(module: str, argument: str, count: int, code: str = "") -> Pool:
+  """Returns a pool of processes of a module with one argument, which all callers share.
+
+  Args:
+    module, argument: of each `Process`.
+    count: of the processes.
+    code: tells the contents of the files that the module reads. When it changes there is a new
+      pool, and the old one ends as soon as nobody uses it.
+  """
+  key = (module, argument, count)
+  known, pool = _shared.get(key, ("", None))
+  if pool is None or known != code:
+    pool = Pool([Process(module, argument) for _ in range(count)])
+    pool.stop_when_forgotten()
+    _shared[key] = (code, pool)
+  return pool

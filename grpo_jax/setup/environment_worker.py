@@ -24,6 +24,7 @@ def describe(name: str, arguments: Json, seconds: float) -> str:
     arguments: its keyword arguments.
     seconds: that it may take for a turn; 0: any time.
   """
+  name = modules.absolute(name)
   return json.dumps({"name": name, "arguments": arguments, "seconds": seconds, "path": sys.path})
 
 

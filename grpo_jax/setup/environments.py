@@ -6,7 +6,7 @@ from grpo_jax.packing.sizes import Sizes
 from grpo_jax.sampling.generate import Generator
 from grpo_jax.sampling.sampler import Sampler
 from grpo_jax.sandbox import worker
-from grpo_jax.setup import build, environment_worker
+from grpo_jax.setup import build, environment_worker, modules
 from grpo_jax.setup.experiment import Experiment
 
 
@@ -29,8 +29,9 @@ def make(experiment: Experiment, model: build.Model) -> Environment | None:
       reply("text", -1), vocab, f"data.chat=True, environment.role={e.role!r}", "message"
     )
   described = environment_worker.describe(e.name, dict(e.arguments), experiment.rewards.deadline)
+  code = modules.contents([e.name])
   return Environment(
-    workers=worker.shared(environment_worker.__name__, described, e.workers),
+    workers=worker.shared(environment_worker.__name__, described, e.workers, code),
     reply=reply,
     turns=e.turns,
     turn_length=e.turn_length,

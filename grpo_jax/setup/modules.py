@@ -8,7 +8,7 @@ import importlib.util
 import inspect
 import os
 import pathlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from types import ModuleType
 from typing import Any
 
@@ -135,6 +135,23 @@ def _near(where: str) -> str:
     for near in difflib.get_close_matches(name, os.listdir(folder or "."), 1):
       return f"; did you mean {os.path.join(folder, near)}?"
   return ""
+
+
+def absolute(path: str) -> str:
+  """Returns what a setting names, with the absolute path of its file if it names one."""
+  file = _file_named(path)
+  return f"{pathlib.Path(file).resolve()}{path[len(file) :]}" if file else path
+
+
+def contents(paths: Iterable[str]) -> str:
+  """Returns a text that changes with the contents of the files that settings name."""
+  return "; ".join(inputs.describe_file(file) for file in map(_file_named, paths) if file)
+
+
+def _file_named(path: str) -> str:
+  """Returns the file of "path/file.py" or "path/file.py:function"; "" for anything else."""
+  file = path if path.endswith(".py") else path.rpartition(":")[0]
+  return file if file.endswith(".py") else ""
 
 
 def forget_changed() -> None:

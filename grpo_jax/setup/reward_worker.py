@@ -19,7 +19,7 @@ from grpo_jax.rewards import attempts
 from grpo_jax.rewards.attempts import Outcome
 from grpo_jax.sandbox import serving
 from grpo_jax.sandbox.deadline import Guard
-from grpo_jax.setup import scorers
+from grpo_jax.setup import modules, scorers
 from grpo_jax.types import Completion, Example
 
 MEMORY = 64 * 1024**3  # bytes of address space, of which libraries may ask for more than they use
@@ -33,7 +33,8 @@ def describe(functions: Sequence[tuple], deadline: float) -> str:
     functions: entries of `rewards.functions`.
     deadline: seconds that a reward may take for a completion or a group; 0: any time.
   """
-  return json.dumps({"functions": list(functions), "deadline": deadline, "path": sys.path})
+  named = [(name, modules.absolute(path), *rest) for name, path, *rest in functions]
+  return json.dumps({"functions": named, "deadline": deadline, "path": sys.path})
 
 
 def request(name: str, example: Example, completions: Sequence[Completion | None]) -> Json:

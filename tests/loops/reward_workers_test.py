@@ -12,6 +12,7 @@ from grpo_jax.loops import online, reward_workers
 from grpo_jax.loops.reward_workers import Asked, RewardWorkers
 from grpo_jax.sampling.stream import Seen
 from grpo_jax.sandbox.deadline import LATE
+from grpo_jax.setup import reward_worker
 from grpo_jax.setup.experiment import make
 from grpo_jax.setup.resolve import resolve
 from grpo_jax.types import STOPPED, TRUNCATED, Completion, Example
@@ -130,6 +131,17 @@ def test_which_rewards_are_the_workers(config):
   )
   made = reward_workers.make(make(config))
   assert made.single == ["exact"] and made.grouped == ["rank"] and len(made.pool.processes) == 2
+
+
+def test_workers_score_with_the_file_as_it_is_when_a_run_begins(config, tmp_path):
+  config.rewards.workers = 1
+  config.rewards.functions = (("mine", f"{tmp_path}/mine.py:score", 1.0),)
+  for value in (1.0, 2.0):
+    (tmp_path / "mine.py").write_text(f"def score(example, completion):\n  return {value}\n")
+    workers = reward_workers.make(make(config))
+    asked = reward_worker.request("mine", EXAMPLES[0], [Completion("a", [1], STOPPED, [0])])
+    reply = workers.pool.submit(asked).result()
+    assert reward_worker.outcomes(reply, 1) == [([(0, value)], "")]
 
 
 OF_A_RUN = """

@@ -1,5 +1,6 @@
 """Pools of worker processes."""
 
+import gc
 import time
 
 from conftest import ROOT
@@ -47,3 +48,27 @@ def test_replies_that_are_dropped_end_their_processes_and_answer_nothing_later(
   pool.drop(replies)
   assert time.monotonic() - start < 10 and all(reply.done() for reply in replies)
   assert pool.ask_all([{"seconds": 0.1}] * 3) == [{"slept": 0.1}] * 3
+
+
+def test_a_shared_pool_is_kept_until_its_code_changes_and_its_processes_while_it_is_used(
+  tmp_path, monkeypatch
+):
+  (tmp_path / "naps.py").write_text(NAPS.format(root=str(ROOT)))
+  monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+  first = worker.shared("naps", "", 2, "1 byte")
+  assert worker.shared("naps", "", 2, "1 byte") is first
+  assert first.ask_all([{"seconds": 0.0}] * 2) == [{"slept": 0.0}] * 2
+  processes = [process for process in first.processes if process.process]
+  second = worker.shared("naps", "", 2, "2 bytes")
+  assert second is not first and worker.shared("naps", "", 2, "2 bytes") is second
+  gc.collect()
+  assert first.ask_all([{"seconds": 0.1}] * 2) == [{"slept": 0.1}] * 2
+  ids = {process.process.pid for process in processes if process.process}
+  assert ids and ids <= worker.started
+  del first
+  gc.collect()
+  end = time.monotonic() + 20
+  while ids & worker.started and time.monotonic() < end:
+    time.sleep(0.01)
+  assert not ids & worker.started
+  assert second.ask_all([{"seconds": 0.0}]) == [{"slept": 0.0}]

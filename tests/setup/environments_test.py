@@ -120,6 +120,26 @@ def test_the_limits_are_those_of_the_config(guess, tmp_path):
   )
 
 
+def test_workers_answer_with_the_file_as_it_is_when_a_run_begins(config, tmp_path, monkeypatch):
+  step = "def step(state, completion):\n  return Turn(1, {!r})"
+  write(tmp_path, step.format("old"))
+  (tmp_path / "other").mkdir()
+  write(tmp_path / "other", step.format("else"))
+  config.environment.name, config.environment.workers = "mine.py", 1
+  monkeypatch.setattr(environments.build, "message_format", lambda experiment: {"chat": False})
+
+  def answered():
+    workers = environments.make(make(config), None).workers
+    return workers.submit(base.first_request(EXAMPLE, 0, completion("7"))).result()["turn"][1]
+
+  monkeypatch.chdir(tmp_path)
+  assert answered() == "old"
+  write(tmp_path, step.format("new"))
+  assert answered() == "new"
+  monkeypatch.chdir(tmp_path / "other")
+  assert answered() == "else"
+
+
 def test_a_template_that_refuses_the_role_is_told_before_a_turn_is_sampled(guess, tmp_path):
   chat_templates.save("gemma2", tmp_path)
   (tmp_path / "config.json").write_text("{}")
