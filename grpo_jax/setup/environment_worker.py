@@ -8,6 +8,8 @@ import functools
 import json
 import sys
 
+import jax
+
 from grpo_jax.aliases import Json
 from grpo_jax.environments import base
 from grpo_jax.sandbox import serving
@@ -32,6 +34,7 @@ def main(described: str) -> None:
   """Answers the requests of the standard input."""
   about = json.loads(described)
   sys.path[:] = about["path"]
+  jax.config.update("jax_platforms", "cpu")  # the accelerator is the run's
   with serving.silent():
     code = modules.module("grpo_jax.environments", about["name"], "environment.name")
     functions = base.functions(vars(code), about["arguments"])

@@ -139,6 +139,16 @@ def test_an_environment_may_write_files(processes, tmp_path, monkeypatch):
   assert reply["turn"] and (tmp_path / "note.txt").read_text() == "written"
 
 
+def test_an_environment_that_uses_jax_leaves_the_accelerator_to_the_run(tmp_path, monkeypatch):
+  monkeypatch.setenv("JAX_PLATFORMS", "cuda,cpu")
+  shows = "import jax\nPLATFORMS = jax.config.jax_platforms\n"
+  code = shows + BAD.replace("{what}: ", "{PLATFORMS}: ")
+  (tmp_path / "uses_jax.py").write_text(code)
+  own = environment_worker.describe(str(tmp_path / "uses_jax.py"), {"more": []}, 5.0)
+  (reply,) = Pool([Process(MODULE, own)]).ask_all([first("ok")])
+  assert reply["turn"][1] == "cpu: 42"
+
+
 def test_a_module_of_the_working_directory_is_found(tmp_path, monkeypatch):
   (tmp_path / "mine").mkdir()
   (tmp_path / "mine" / "game.py").write_text(BAD)
