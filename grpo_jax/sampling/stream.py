@@ -4,7 +4,7 @@
     here          | prefill | part | part | part | part | part | part | part |
     the host                       read   read   read   read   read   read   read
 
-One program prefills, and one decodes a part, a fixed number of steps or what is left of them. The
+One program prefills, and one decodes a part, some number of steps or what is left of them. The
 next part is asked for before the host reads the last one, so that no device waits for the host. The
 noise of a token is a function of (key, prompt, sample, position), and slots are refilled in the
 same order, so that the completions are those of `Sampler`, on any mesh.
@@ -31,8 +31,8 @@ from grpo_jax.types import Array, Prompts, Rollouts
 
 Tree = TypeVar("Tree")  # a pytree of arrays
 
-LEAST = 16  # steps in a part of a rollout that is read for its finished completions
-PARTS = 32  # that such a rollout has at most, if every sample has a slot
+LEAST = 16  # steps in the first part of a rollout that is read for its finished completions
+PARTS = 32  # that such a rollout has, if every sample has a slot, besides some short ones at first
 
 
 class Seen(NamedTuple):
@@ -149,16 +149,18 @@ def parts(
   begun: Begun | None = None,
   carried: Carried | None = None,
   prompt_size: int | None = None,
+  most: int = 0,
 ) -> Iterator[Part]:
-  """Yields the state of a rollout after its first tokens, after each `every` steps, and at the end.
+  """Yields the state of a rollout after its first tokens, after each part, and at the end.
 
   Args:
     sample: made by `sampler.make_sampler`.
     ready: `sample.ready(params)`.
     prompts: `[P, Lp]`, placed by `sample.layout`; so are the other arrays.
     key: of this rollout.
-    every: steps of a part, at least 1.
+    every: steps of the first part, at least 1.
     begun, carried, prompt_size: see `Sampler.__call__`.
+    most: steps up to which each part has twice those of the one before; 0: all parts are alike.
   """
   programs, until = _jitted(sample.setup), 0
   queue, slots = programs.begin(
@@ -167,7 +169,7 @@ def parts(
   slots, found, counts, left = programs.advance(ready, queue, slots=slots, until=until)
   is_last = False
   while not is_last:
-    until += every
+    until, every = until + every, max(every, min(2 * every, most))
     shown, counted, goes_on = found, counts, left
     slots, found, counts, left = programs.advance(ready, queue, slots=slots, until=until)
     is_last = not bool(goes_on)  # waits for the part that is shown
@@ -188,10 +190,11 @@ def watched(
 ) -> tuple[Rollouts, dict[str, Array]]:
   """Returns what `Sampler.__call__` does, and shows the samples to `see` after each part.
 
+  The parts grow, so that turns that are short beside the longest completion are seen early, too.
   The other arguments are those of `parts`.
   """
-  every = max(LEAST, -(-sample.setup.length // PARTS))
-  for part in parts(sample, ready, prompts, key, every, begun, carried, prompt_size):
+  most = -(-sample.setup.length // PARTS)
+  for part in parts(sample, ready, prompts, key, LEAST, begun, carried, prompt_size, most):
     see(part.seen)
   assert part.result is not None  # the last one
   return part.result

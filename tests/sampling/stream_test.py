@@ -60,3 +60,13 @@ def test_what_is_watched_is_what_the_sampler_returns():
   found, _ = stream.watched(sample, sample.ready(tiny.params()), prompts, KEY, seen.append)
   np.testing.assert_array_equal(found.tokens, sample(tiny.params(), prompts, KEY)[0].tokens)
   assert len(seen) == 2 and seen[-1].finished.all() and not seen[0].finished.all()
+
+
+def test_short_turns_of_long_completions_are_seen_before_the_longest_one_ends():
+  sample = tiny.make_sampler(max_length=2048, stop=(0,))
+  prompts, seen = host.to_device(sample.layout, tiny.prompts()), []
+  found, _ = stream.watched(sample, sample.ready(tiny.params()), prompts, KEY, seen.append)
+  steps = [int(each.lengths.max()) - 1 for each in seen]  # after the prompts
+  assert steps[:4] == [0, 16, 48, 112] and max(np.diff(steps)) == 64  # 32 parts or so
+  finished = [int(each.finished.sum()) for each in seen]
+  assert finished[0] < finished[1] < finished[2] < finished[-1] == found.lengths.size
