@@ -6,6 +6,7 @@ the episode, not the run.
 
 import functools
 import inspect
+import itertools
 import json
 from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import Future
@@ -14,9 +15,13 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 
 from grpo_jax.aliases import Json
+from grpo_jax.errors import SettingError
 from grpo_jax.rewards.attempts import LARGEST, text_of
 from grpo_jax.types import Completion, Example, Turn
 
+LOST_AT_FIRST = (
+  5  # a run ends if workers give no answer to this many episodes, the first of a batch
+)
 LONGEST = 100_000  # characters of an observation, and of a state as JSON
 
 
@@ -83,7 +88,10 @@ def next_request(state: Json, completion: Completion) -> Json:
 
 
 def respond(functions: Functions, asked: Json) -> Json:
-  """Returns the reply to a request: {"turn": [state, observation, reward]}, or {"error": why}."""
+  """Returns the reply to a request: {"turn": [state, observation, reward]}, or {"error": why}.
+
+  A worker that gives no reply tells that as {"error": why}, too, or {"refused": why}.
+  """
   name = "reset"
   try:
     if "state" in asked:
@@ -94,6 +102,40 @@ def respond(functions: Functions, asked: Json) -> Json:
     return {"turn": list(answer(functions.step, state, Completion(*asked["completion"])))}
   except (Exception, SystemExit) as error:  # an environment may raise anything
     return {"error": f"{name}: {type(error).__name__}: {text_of(error)}"[:500]}
+
+
+def accepted(reply: Json) -> Json:
+  """Returns a reply.
+
+  Raises:
+    SettingError: the process that replies could not load the environment.
+  """
+  if "refused" in reply:
+    raise SettingError(reply["refused"])
+  return reply
+
+
+def check_first(replies: Iterable[Json]) -> None:
+  """Ends a run whose workers are late or end in each of the first episodes of a batch.
+
+  Args:
+    replies: to the first turns of its episodes. They are read until one is an answer.
+
+  Raises:
+    SettingError: they are, or could not load the environment.
+  """
+  lost = itertools.takewhile(_is_lost, map(accepted, replies))
+  first = list(itertools.islice(lost, LOST_AT_FIRST))
+  if len(first) == LOST_AT_FIRST:
+    raise SettingError(
+      f"environment.name: the environment {first[0]['error']} in the first turn of each of the "
+      f"first {LOST_AT_FIRST} episodes; correct it, or use a larger rewards.deadline if it is slow"
+    )
+
+
+def _is_lost(reply: Json) -> bool:
+  """Returns whether the worker itself, and not `respond`, says why there is no answer."""
+  return "error" in reply and not reply["error"].startswith(("reset: ", "step: "))
 
 
 def first_state(example: Example, key: int) -> Json:

@@ -119,10 +119,15 @@ class Asked:
     """Returns the replies for some places."""
     try:
       with Guard(0.0) as call:  # a signal stops it
-        return call(lambda: [self._replies[place].result() for place in places])
+        return call(self._wait, places)
     except BaseException:
       self.environment.workers.drop(self._replies.values())
       raise
+
+  def _wait(self, places: Sequence[Place]) -> list[Json]:
+    states, asked = self.episodes.states, self._replies
+    base.check_first(asked[place].result() for place in asked if place not in states)
+    return [base.accepted(asked[place].result()) for place in places]
 
 
 def fresh(

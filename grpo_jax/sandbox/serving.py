@@ -27,10 +27,11 @@ LONGEST_POLL = 3600.0  # seconds; the system counts milliseconds, at most 2^31 o
 SET_DEATH_SIGNAL = 1  # PR_SET_PDEATHSIG of prctl(2)
 
 Message = Json
+Answer = Callable[[Message], Message]  # returns the reply to a request
 
 
 def serve(
-  answer: Callable[[Message], Message],
+  answer: Answer,
   memory: int,
   seconds: float,
   patience: float = PATIENCE,
@@ -78,6 +79,21 @@ def silent() -> Iterator[None]:
     os.close(null)
 
 
+def loaded(load: Callable[[], Answer], workers: str) -> Answer:
+  """Returns the function that `load` makes; if it fails, one that tells why: {"refused": why}.
+
+  Args:
+    load: imports what a user wrote; what it prints is dropped.
+    workers: the setting that asks for this process.
+  """
+  try:
+    with silent():
+      return load()
+  except (Exception, SystemExit) as error:
+    refused = {"refused": f"{error or type(error).__name__}, in a process of {workers}"}
+    return lambda _: refused
+
+
 class _Child:
   """Forks this process and lets the fork answer requests within its limits.
 
@@ -86,7 +102,7 @@ class _Child:
 
   def __init__(
     self,
-    answer: Callable[[Message], Message],
+    answer: Answer,
     memory: int,
     seconds: float,
     patience: float,
@@ -190,9 +206,7 @@ def _limit(memory: int, files: bool) -> None:
     resource.setrlimit(resource.RLIMIT_FSIZE, (0, 0))
 
 
-def _answer(
-  answer: Callable[[Message], Message], seconds: float, requests: int, replies: int
-) -> None:
+def _answer(answer: Answer, seconds: float, requests: int, replies: int) -> None:
   """Answers each request; a timer of computing time, not of waiting, ends the process."""
   with open(requests, "rb") as lines:
     for line in lines:

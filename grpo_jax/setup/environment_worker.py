@@ -35,10 +35,12 @@ def main(described: str) -> None:
   about = json.loads(described)
   sys.path[:] = about["path"]
   jax.config.update("jax_platforms", "cpu")  # the accelerator is the run's
-  with serving.silent():
+
+  def load() -> serving.Answer:
     code = modules.module("grpo_jax.environments", about["name"], "environment.name")
-    functions = base.functions(vars(code), about["arguments"])
-  answer = functools.partial(base.respond, functions)
+    return functools.partial(base.respond, base.functions(vars(code), about["arguments"]))
+
+  answer = serving.loaded(load, "environment.workers")
   serving.serve(answer, MEMORY, 0.0, patience=about["seconds"] or 10.0**8, files=True)
 
 

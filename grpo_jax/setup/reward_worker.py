@@ -74,10 +74,13 @@ def main(described: str) -> None:
   about = json.loads(described)
   sys.path[:] = about["path"]
   jax.config.update("jax_platforms", "cpu")  # the accelerator is the run's
-  with serving.silent():
+
+  def load() -> serving.Answer:
     cfg = settings.Rewards(functions=tuple(map(tuple, about["functions"])))
     rewards = {each.name: each.reward.score for each in scorers.reward_functions(cfg, [])}
-  answer = functools.partial(respond, rewards, about["deadline"])
+    return functools.partial(respond, rewards, about["deadline"])
+
+  answer = serving.loaded(load, "rewards.workers")
   seconds = about["deadline"] + GRACE if about["deadline"] else 10.0**8
   serving.serve(answer, MEMORY, 0.0, patience=seconds, files=True)
 

@@ -144,6 +144,21 @@ def test_workers_score_with_the_file_as_it_is_when_a_run_begins(config, tmp_path
     assert reward_worker.outcomes(reply, 1) == [([(0, value)], "")]
 
 
+def test_a_file_that_fails_to_import_in_a_worker_alone_ends_the_run_with_the_reason(
+  config, tmp_path
+):
+  config.rewards.workers = 1
+  config.rewards.functions = (("mine", f"{tmp_path}/mine.py:score", 1.0),)
+  (tmp_path / "mine.py").write_text(
+    "import sys\nassert 'pytest' in sys.modules, 'no tool'\n\n"
+    "def score(example, completion):\n  return 1.0\n"
+  )
+  batch = Asked(reward_workers.make(make(config)), Ids(), EXAMPLES, G)
+  message = "mine.py fails to import: AssertionError: no tool, in a process of rewards.workers"
+  with pytest.raises(SettingError, match=message):
+    batch.outcomes([[Completion("a", [1], STOPPED, [0])] * G], None)
+
+
 OF_A_RUN = """
 def halves(example, completion):
   return [(0, 0.5 * len(completion.tokens))]

@@ -1,6 +1,7 @@
 """Episodes against a slow twin, with the tiny model and an environment that answers by arithmetic."""
 
 import functools
+from concurrent.futures import Future
 from typing import Any
 
 import jax
@@ -8,9 +9,10 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 import tiny
-from tiny_turns import Ids, environment, reset, step
+from tiny_turns import Here, Ids, environment, reset, step
 
 from grpo_jax.environments import base
+from grpo_jax.errors import SettingError
 from grpo_jax.ops import decoding
 from grpo_jax.packing.plan import Packing
 from grpo_jax.sampling import episodes, generate, rollouts, stream
@@ -196,6 +198,44 @@ def test_an_environment_that_fails_ends_its_episode_alone():
   assert 0 < failed.sum() < 40
   np.testing.assert_array_equal(got.lengths[~failed], want["lengths"][~failed])
   np.testing.assert_array_equal(got.sampled[~failed], want["sampled"][~failed])
+
+
+class Lost(Here):
+  """Gives no reply to some first requests, and refuses the later ones of a turn."""
+
+  def __init__(self, lost: int, later: Any = None) -> None:
+    super().__init__(base.Functions(reset, step))
+    self.lost, self.later, self.dropped = lost, later, 0
+
+  def submit(self, request: Any) -> Any:
+    reply = super().submit(request)
+    if len(self.asked) > self.lost and not (self.later and "state" in request):
+      return reply
+    reply = Future()
+    reply.set_result(
+      self.later if len(self.asked) > self.lost else {"error": "takes more than 2 s"}
+    )
+    return reply
+
+  def drop(self, replies: Any) -> None:
+    self.dropped += len(replies)
+
+
+def test_an_environment_that_answers_none_of_the_first_episodes_ends_the_run():
+  workers = Lost(5)
+  message = (
+    "^environment.name: the environment takes more than 2 s in the first turn of each of the"
+  )
+  with pytest.raises(SettingError, match=f"{message} first 5 episodes"):
+    play(workers=workers)
+  assert workers.dropped == len(workers.asked)
+  _, _, faults = play(workers=Lost(4))
+  assert [*faults.values()] == ["turn 1: takes more than 2 s"] * 4
+
+
+def test_an_environment_that_a_worker_cannot_load_ends_the_run_with_the_reason():
+  with pytest.raises(SettingError, match="^mine.py fails to import: no tool$"):
+    play(workers=Lost(0, {"refused": "mine.py fails to import: no tool"}))
 
 
 def test_a_turn_is_answered_while_others_are_sampled(monkeypatch):

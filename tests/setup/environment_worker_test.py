@@ -9,7 +9,7 @@ import pytest
 
 from grpo_jax.environments import base
 from grpo_jax.sandbox.worker import Pool, Process
-from grpo_jax.setup import environment_worker
+from grpo_jax.setup import environment_worker, modules
 from grpo_jax.types import STOPPED, Completion, Example
 
 MODULE = environment_worker.__name__
@@ -137,6 +137,20 @@ def test_an_environment_may_write_files(processes, tmp_path, monkeypatch):
   own = environment_worker.describe(described["name"], described["arguments"], 2.0)
   (reply,) = Pool([Process(MODULE, own)]).ask_all([first("file")])
   assert reply["turn"] and (tmp_path / "note.txt").read_text() == "written"
+
+
+def test_a_file_that_fails_to_import_in_a_worker_alone_is_answered_with_the_reason(tmp_path):
+  (tmp_path / "alone.py").write_text(
+    "import sys\nassert 'pytest' in sys.modules, 'no tool'\n" + BAD
+  )
+  name = str(tmp_path / "alone.py")
+  modules.module("grpo_jax.environments", name, "environment.name")
+  process = Process(MODULE, environment_worker.describe(name, {"more": []}, 2.0))
+  for reply in Pool([process]).ask_all([first("ok")] * 2):
+    assert reply == {
+      "refused": f"environment.name={name!r}: {name} fails to import: AssertionError: no tool, in a "
+      "process of environment.workers"
+    }
 
 
 def test_an_environment_that_uses_jax_leaves_the_accelerator_to_the_run(tmp_path, monkeypatch):
