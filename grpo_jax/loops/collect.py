@@ -161,13 +161,23 @@ def _warn_of_flat(
   reason = f"the mean reward is {mean:.3g}"
   drawn = [batch.rollouts for batch in sampled]
   if all((r.ended[r.lengths > 0] == TRUNCATED).all() for r in drawn):
-    reason += f", and all completions were cut off at sampler.max_length={collector.max_length}"
+    reason += f", and {_what_ended_all(collector)}"
   count = sum(int((r.prompts.lengths > 0).sum()) for r in drawn)
   writer.warn(
     "flat groups",
     f"none of the {count} groups of a step teaches anything: {reason}; most objectives need groups "
     "in which some samples do better than others",
   )
+
+
+def _what_ended_all(collector: Collector) -> str:
+  """Returns what may have ended completions, or episodes, all of which are truncated."""
+  environment, most = collector.generator.environment, f"sampler.max_length={collector.max_length}"
+  if environment is None:
+    return f"all completions were cut off at {most}"
+  if environment.turn_length:
+    most += f", environment.turn_length={environment.turn_length}"
+  return f"all episodes reached {most} or environment.turns={environment.turns}, or failed"
 
 
 def silent(batch: Scored, collector: Collector) -> list[str]:

@@ -16,7 +16,7 @@ import learn_test
 import numpy as np
 import pytest
 import tiny
-from tiny_turns import Ids
+from tiny_turns import Ids, environment
 
 from grpo_jax.loops import collect, groups, online
 from grpo_jax.loops.collector import Collector
@@ -241,6 +241,31 @@ def test_a_step_that_teaches_nothing_is_told(monkeypatch):
   assert said.startswith("none of the 1 groups of a step") and (
     "the mean reward is 0.7, and all completions were cut off at sampler.max_length=6;" in said
   )
+
+
+@pytest.mark.parametrize(
+  "turn_length, limits",
+  [
+    (0, "sampler.max_length=6 or environment.turns=4"),
+    (2, "sampler.max_length=6, environment.turn_length=2 or environment.turns=4"),
+  ],
+)
+def test_a_step_whose_episodes_all_reached_a_limit_names_each_that_may_have_ended_them(
+  turn_length, limits
+):
+  said: list[str] = []
+  writer: Any = types.SimpleNamespace(warn=lambda _, text: said.append(text))
+  played = environment(turns=4, turn_length=turn_length)
+  made: Any = types.SimpleNamespace(
+    generator=types.SimpleNamespace(environment=played), max_length=L
+  )
+  drawn = types.SimpleNamespace(
+    ended=np.full((P, G), TRUNCATED), lengths=np.ones((P, G)), prompts=tiny.prompts()
+  )
+  batch: Any = types.SimpleNamespace(rollouts=drawn)
+  collect._warn_of_flat([batch], 0.0, made, writer)
+  (text,) = said
+  assert f"the mean reward is 0, and all episodes reached {limits}, or failed;" in text
 
 
 def test_a_first_batch_that_varies_is_enough():
