@@ -15,7 +15,7 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 
 from grpo_jax.aliases import Json
-from grpo_jax.errors import SettingError
+from grpo_jax.errors import DataError, SettingError
 from grpo_jax.rewards.attempts import LARGEST, text_of
 from grpo_jax.types import Completion, Example, Turn
 
@@ -136,6 +136,15 @@ def check_first(replies: Iterable[Json]) -> None:
 def _is_lost(reply: Json) -> bool:
   """Returns whether the worker itself, and not `respond`, says why there is no answer."""
   return "error" in reply and not reply["error"].startswith(("reset: ", "step: "))
+
+
+def encoded(environment: Environment, observation: str, last: int) -> tuple[list[int], str]:
+  """Returns an observation as tokens that follow the token `last`, or none and the reason why."""
+  try:
+    ids = environment.reply(observation, last)
+  except DataError as error:  # there is no token for it, or the chat template refuses it
+    return [], f"the observation {observation!r:.80}: {error}"
+  return ids, "" if ids else f"the observation {observation!r:.80} has no token"
 
 
 def first_state(example: Example, key: int) -> Json:

@@ -275,29 +275,19 @@ def _answers(asked: Asked, places: Sequence[Place]) -> dict[Place, Answer]:
   replies = asked.wait(places)
   found = {}
   for place, reply in zip(places, replies):
-    if "error" in reply:
-      found[place] = Answer(None, [], f"turn {episodes.turns[place]}: {reply['error']}", None)
-    else:
-      state, observation, reward = reply["turn"]
-      last = int(_turn(episodes, place)[-1])
-      found[place] = _encoded(environment, observation, reward, last)._replace(state=state)
+    ids: list[int] = []
+    fault = reply.get("error", "")
+    state, observation, reward = reply.get("turn", (None, None, None))
+    if observation is not None:
+      ids, fault = base.encoded(environment, observation, int(_turn(episodes, place)[-1]))
+    fault = fault and f"turn {episodes.turns[place]}: {fault}"
+    found[place] = Answer(reward, ids, fault, state)
   return found
 
 
 def _turn(episodes: Episodes, place: Place) -> np.ndarray:
   """Returns the tokens of the last turn of a sample."""
   return episodes.tokens[place][episodes.begins[place] : episodes.lengths[place]]
-
-
-def _encoded(
-  environment: Environment, observation: str | None, reward: float | None, last: int
-) -> Answer:
-  """Returns an answer with its observation as tokens that follow the token `last`."""
-  if observation is None:
-    return Answer(reward, [], "")
-  ids = environment.reply(observation, last)
-  fault = "" if ids else f"the observation {observation!r:.80} has no token"
-  return Answer(reward, ids, fault)
 
 
 def add_answer(episodes: Episodes, environment: Environment, place: Place, answer: Answer) -> None:

@@ -1,6 +1,7 @@
 """Episodes against a slow twin, with the tiny model and an environment that answers by arithmetic."""
 
 import functools
+import re
 from concurrent.futures import Future
 from typing import Any
 
@@ -12,7 +13,7 @@ import tiny
 from tiny_turns import Here, Ids, environment, reset, step
 
 from grpo_jax.environments import base
-from grpo_jax.errors import SettingError
+from grpo_jax.errors import DataError, SettingError
 from grpo_jax.ops import decoding
 from grpo_jax.packing.plan import Packing
 from grpo_jax.sampling import episodes, generate, rollouts, stream
@@ -198,6 +199,21 @@ def test_an_environment_that_fails_ends_its_episode_alone():
   assert 0 < failed.sum() < 40
   np.testing.assert_array_equal(got.lengths[~failed], want["lengths"][~failed])
   np.testing.assert_array_equal(got.sampled[~failed], want["sampled"][~failed])
+
+
+def test_an_observation_that_the_tokenizer_refuses_ends_its_episode_alone():
+  def reply(text: str, last: int) -> list[int]:
+    if int(text.split()[0]) % 3 == 1:
+      raise DataError("the tokenizer has no token for it")
+    return list(map(int, text.split()))
+
+  got, _, faults = play(reply=reply)
+  assert 0 < len(faults) < 40
+  for place, message in faults.items():
+    assert re.fullmatch(
+      "turn [1-8]: the observation '.*': the tokenizer has no token for it", message
+    )
+    assert got.ended[place] == TRUNCATED
 
 
 class Lost(Here):
