@@ -106,6 +106,7 @@ class Carrier:
     kept = 0 if self._left is None else len(self._left.draws)
     count = self._prompts + self._carry - kept
     examples = [example for _ in range(count) for example in next(self._examples)]
+    check_json(examples)
     prompts, too_long = loader.to_prompts(
       examples, generator.render, generator.max_prompt_length, generator.on_long
     )
@@ -138,6 +139,12 @@ class Carrier:
     carried = state["carried"]
     self._step, self._drawn = int(carried["step"]), int(carried["drawn"])
     self._left = unfinished.from_json(carried["left"]) if carried["left"] else None
+
+
+def check_json(examples: Sequence[Example]) -> None:
+  """Refuses examples that a checkpoint could not keep."""
+  why = "unfinished groups are saved as JSON with their examples"
+  unfinished.check_json(examples, "sampler.carry", why)
 
 
 def sample_once(

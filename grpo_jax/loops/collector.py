@@ -7,14 +7,14 @@ from typing import NamedTuple, Protocol
 import jax
 
 from grpo_jax.data.pool import Pool
-from grpo_jax.loops import reward_workers
+from grpo_jax.loops import carried, reward_workers
 from grpo_jax.loops.carried import Carrier
 from grpo_jax.loops.protocols import Data
 from grpo_jax.loops.reward_workers import RewardWorkers
 from grpo_jax.objectives.base import ConfiguredObjective
 from grpo_jax.reward_models import load
 from grpo_jax.reward_models.rewards import RewardModel
-from grpo_jax.sampling import sampler, unfinished
+from grpo_jax.sampling import sampler
 from grpo_jax.sampling.generate import Generator
 from grpo_jax.setup import build, environments, solutions
 from grpo_jax.setup.experiment import ENVIRONMENT, Experiment, changed
@@ -117,8 +117,7 @@ def _without_models(experiment: Experiment, model: build.Model) -> Collector:
 def make_workers(experiment: Experiment, examples: Batches) -> RewardWorkers | None:
   """Makes the processes that score; None: this one does."""
   if experiment.rewards.workers:
-    why = "examples are sent as JSON to the processes that score"
-    unfinished.check_json(examples.first(solutions.FIRST_SOLUTIONS), "rewards.workers", why)
+    reward_workers.check_json(examples.first(solutions.FIRST_SOLUTIONS))
   return reward_workers.make(experiment)
 
 
@@ -127,8 +126,7 @@ def make_carrier(experiment: Experiment, examples: Batches) -> Carrier | None:
   s = experiment.sampler
   if not s.carry:
     return None
-  why = "unfinished groups are saved as JSON with their examples"
-  unfinished.check_json(examples.first(solutions.FIRST_SOLUTIONS), "sampler.carry", why)
+  carried.check_json(examples.first(solutions.FIRST_SOLUTIONS))
   return Carrier(
     examples,
     build.key(experiment.seed, build.CARRY, 0),

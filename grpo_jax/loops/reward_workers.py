@@ -19,7 +19,7 @@ import numpy as np
 from grpo_jax.aliases import Json
 from grpo_jax.rewards import attempts
 from grpo_jax.rewards.attempts import Outcome
-from grpo_jax.sampling import rollouts
+from grpo_jax.sampling import rollouts, unfinished
 from grpo_jax.sampling.stream import Seen
 from grpo_jax.sandbox import worker
 from grpo_jax.sandbox.deadline import Guard
@@ -58,6 +58,12 @@ def make(experiment: Experiment) -> RewardWorkers | None:
   return RewardWorkers(pool, single, grouped)
 
 
+def check_json(examples: Sequence[Example]) -> None:
+  """Refuses examples that workers would not see as they are."""
+  why = "examples are sent as JSON to the processes that score"
+  unfinished.check_json(examples, "rewards.workers", why)
+
+
 class Asked:
   """Holds what workers were asked about one batch; each completion is asked about once."""
 
@@ -76,6 +82,7 @@ class Asked:
       examples: [P].
       group: G.
     """
+    check_json([example for example in examples if example])
     self._workers, self._tokenizer, self._examples = workers, tokenizer, examples
     self._texts: list[list[Completion | None]] = [[None] * group for _ in examples]
     self._replies: dict[tuple[str, int, int], Future[Json]] = {}  # of a group under sample 0

@@ -8,7 +8,6 @@ Shape letters: N groups, G samples of each, L completion tokens.
 
 import base64
 import dataclasses
-import json
 import zlib
 from collections.abc import Sequence
 from typing import Any, NamedTuple
@@ -108,15 +107,20 @@ def check_json(examples: Sequence[Example], setting: str, why: str) -> None:
     why: what for.
   """
   for example in examples:
-    try:
-      written = json.loads(json.dumps(example.meta))
-    except (TypeError, ValueError) as error:
-      written = error
-    if written != example.meta:
+    if not _is_json(example.meta):
       raise DataError(
         f"{setting}: {why}, and the meta {example.meta!r:.80} of {example.question!r:.40} is not "
         f"JSON; make it of dicts with text as keys, lists, text and numbers, or use {setting}=0"
       )
+
+
+def _is_json(value: object) -> bool:
+  """Returns whether a value is the same after it was written as JSON and read again."""
+  if isinstance(value, dict):
+    return all(isinstance(name, str) and _is_json(entry) for name, entry in value.items())
+  if isinstance(value, list):
+    return all(map(_is_json, value))
+  return value is None or isinstance(value, str | int | float)
 
 
 def to_json(groups: Groups) -> Json:

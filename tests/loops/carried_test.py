@@ -10,6 +10,7 @@ import tiny
 from tiny_turns import Ids, environment
 
 from grpo_jax.data.loader import Batches
+from grpo_jax.errors import DataError
 from grpo_jax.loops.carried import Carrier
 from grpo_jax.sampling import episodes, rollouts, sampler, unfinished
 from grpo_jax.sampling.begun import Carried
@@ -141,6 +142,17 @@ def test_a_restored_carrier_goes_on_with_the_same_groups():
     assert examples == want[step][0] and numbers == want[step][1].statistics
     jax.tree.map(np.testing.assert_array_equal, drawn, want[step][1].rollouts)
   assert again.get_state() == made.get_state()
+
+
+def test_an_example_that_could_not_be_saved_is_refused_when_it_is_drawn():
+  rows = [example(n) for n in range(99)]
+  rows[P + C + 1] = example(1)._replace(meta={"n": np.int64(1)})
+  made = Carrier(
+    Batches([rows], prompts=1, seed=0, shuffle=False), KEY, prompts=P, carry=C, max_age=2
+  )
+  made.next_batch(generator(carry=C), tiny.params())
+  with pytest.raises(DataError, match="^sampler.carry: unfinished .* of '1' is not JSON; make it"):
+    made.next_batch(generator(carry=C), tiny.params())
 
 
 def test_episodes_are_carried_between_turns():

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from tiny_turns import Ids
 
-from grpo_jax.errors import SettingError
+from grpo_jax.errors import DataError, SettingError
 from grpo_jax.loops import online, reward_workers
 from grpo_jax.loops.reward_workers import Asked, RewardWorkers
 from grpo_jax.sampling.stream import Seen
@@ -119,6 +119,13 @@ def test_a_reward_that_is_always_late_ends_the_run_and_gives_the_others_up(monke
   with pytest.raises(SettingError, match="'length' took longer than 1 s, on each of the first 3"):
     asked(pool).outcomes(texts(), None)
   assert pool.dropped == len(pool.asked)
+
+
+def test_a_batch_with_an_example_that_cannot_be_sent_is_refused():
+  workers = RewardWorkers(Pool(), ["length"], [])
+  odd = EXAMPLES[1]._replace(meta={"parts": (1, 2)})
+  with pytest.raises(DataError, match="^rewards.workers: examples are sent .* of '1.' is not JSON"):
+    Asked(workers, Ids(), [EXAMPLES[0], odd, None], G)
 
 
 def test_which_rewards_are_the_workers(config):

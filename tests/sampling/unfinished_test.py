@@ -92,7 +92,7 @@ def test_enough_is_complete_when_the_rest_may_be_left(left, due, shards, carry, 
 
 def test_examples_that_are_not_json_are_refused():
   why = ("sampler.carry", "groups are saved as JSON")
-  unfinished.check_json([Example("q", "", "", {"n": [1, "a", None]})], *why)
-  for meta in ({"n": {1, 2}}, {"n": (1, 2)}, {1: 2}):
+  unfinished.check_json([Example("q", "", "", {"n": [1, "a", None, float("nan")]})], *why)
+  for meta in ({"n": {1, 2}}, {"n": (1, 2)}, {1: 2}, {"n": [np.int64(1)]}):
     with pytest.raises(DataError, match=r"sampler\.carry: groups are saved.*not JSON.*carry=0"):
       unfinished.check_json([Example("q", "", "", meta)], *why)
