@@ -38,6 +38,7 @@ from grpo_jax.distributed import lifeline
 from grpo_jax.loops.protocols import Data
 from grpo_jax.models.shape import Params
 from grpo_jax.objectives.base import ConfiguredObjective
+from grpo_jax.packing import plan
 from grpo_jax.run.writer import Writer
 from grpo_jax.sampling import drawing, episodes, unfinished
 from grpo_jax.sampling.begun import Carried
@@ -97,7 +98,7 @@ class Carrier:
     self._left = unfinished.chosen(groups, np.sort(order[self._prompts :]))
     numbers = episodes.joined(counts) | age_metrics(batch, self._step, int(is_left.sum()))
     e, sizes = batch.episodes, generator.sizes
-    e.prompts, _ = sizes.for_sampler(e.prompts, generator.sample.layout)  # to fewer widths
+    e.prompts = plan.trim(e.prompts)  # the learner pads them to the width of its program
     drawn = episodes.as_rollouts(e, sizes, generator.environment is not None)
     return e.examples, Generated(drawn, numbers | {"prompts_too_long": too_long}, e.faults)
 

@@ -144,6 +144,16 @@ def test_a_restored_carrier_goes_on_with_the_same_groups():
   assert again.get_state() == made.get_state()
 
 
+def test_a_batch_to_learn_from_takes_no_program_of_the_sampler():
+  rows = [example(n) for n in [5] * (P + C) + [0] * 20]  # long prompts, then short ones
+  data = Batches([rows], prompts=1, seed=0, shuffle=False)
+  made, using = Carrier(data, KEY, prompts=P, carry=C, max_age=2), generator(carry=C, most=4)
+  (_, first), *later = run(made, using, steps=3)
+  assert len(using.sizes.sampler) == 1  # that of the first step, in which no sample has begun
+  widths = [drawn.prompts.tokens.shape[1] for _, (drawn, *_) in later]
+  assert first.rollouts.prompts.tokens.shape[1] == tiny.LP and widths[-1] == 1
+
+
 def test_an_example_that_could_not_be_saved_is_refused_when_it_is_drawn():
   rows = [example(n) for n in range(99)]
   rows[P + C + 1] = example(1)._replace(meta={"n": np.int64(1)})
