@@ -146,7 +146,7 @@ def load(
 
 
 def sample(
-  policy: Policy, ids: Sequence[Sequence[int]], turn: int, rows: int = 1
+  policy: Policy, ids: Sequence[Sequence[int]], turn: int, rows: int = 1, growing: bool = True
 ) -> Iterator[list[list["Completion"]]]:
   """Yields the growing answers to some prompts, [prompts][samples]; the last are complete.
 
@@ -155,6 +155,7 @@ def sample(
     ids: of each prompt; at least one.
     turn: how many questions were asked before; each turn has noise of its own.
     rows: least number of prompts, filled up by empty ones, so that batches share a program.
+    growing: whether answers are read while they grow; False: only the complete ones are.
   """
   import numpy as np
 
@@ -171,6 +172,8 @@ def sample(
   prompts = rollouts.to_device(policy.sampler.layout, Prompts(tokens, lengths))
   key = build.key(policy.seed, build.SAMPLE, turn)
   for part in stream.parts(policy.sampler, policy.ready, prompts, key, EVERY):
+    if not growing and part.result is None:
+      continue
     groups = list(zip(part.seen.tokens, part.seen.lengths, part.seen.ended))[: len(ids)]
     yield [
       [rollouts.completion(*fields, policy.model.tokenizer) for fields in zip(*group)]
@@ -274,7 +277,7 @@ def _answered(policy: Policy, questions: Sequence[str], out: TextIO) -> Iterator
   for start in range(0, len(questions), BATCH):
     some = questions[start : start + BATCH]
     ids = [policy.model.render(question) for question in some]
-    *_, last = sample(policy, ids, start, rows=min(BATCH, len(questions)))
+    (last,) = sample(policy, ids, start, rows=min(BATCH, len(questions)), growing=False)
     for question, group in zip(some, last):
       completions = [completion.text for completion in group]
       stopped = [completion.ended == STOPPED for completion in group]

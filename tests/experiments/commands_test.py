@@ -10,7 +10,9 @@ import types
 import numpy as np
 import pytest
 import safetensors.numpy
+import tiny
 from conftest import ROOT
+from tiny_turns import Ids
 
 from experiments import arithmetic, asking, export, questions, sample, sources
 from experiments import evaluate as command
@@ -19,6 +21,7 @@ from grpo_jax.errors import CheckpointError, DataError, GrpoError, SettingError
 from grpo_jax.evaluation.policy import paired
 from grpo_jax.ops import decoding
 from grpo_jax.run import provenance
+from grpo_jax.sampling import rollouts
 from grpo_jax.setup import defaults, weights
 from grpo_jax.types import STOPPED, TRUNCATED, Completion
 
@@ -249,6 +252,20 @@ def test_an_answer_is_printed_once_whether_it_streams_or_not(out, monkeypatch):
   policy = asked_by(lambda question: [1])
   asking.answer(policy, "q", 0, out)
   assert out.getvalue() == "3 + \u20ac\ufffd[2J\nsecond\n"
+
+
+def test_answers_to_a_file_are_read_once(monkeypatch):
+  """With a part for each 16 tokens, reading all parts would take a time that grows as a square."""
+  sampler = tiny.make_sampler(max_length=80, stop=())
+  model = types.SimpleNamespace(tokenizer=Ids(), render=lambda question: [int(question)])
+  policy = asking.Policy(model, sampler, sampler.ready(tiny.params()), 0, None)
+  *_, whole = asking.sample(policy, [[3], [5]], 0)
+  read, out, completion = [], io.StringIO(), rollouts.completion
+  monkeypatch.setattr(rollouts, "completion", lambda *args: read.append(args) or completion(*args))
+  asking.answer_file(policy, ["3", "5"], out)
+  assert len(read) == 2 * tiny.G
+  lines = [json.loads(line)["completions"] for line in out.getvalue().splitlines()]
+  assert lines == [[each.text for each in group] for group in whole]
 
 
 def test_questions_are_asked_until_the_input_ends(monkeypatch):
