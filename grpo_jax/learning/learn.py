@@ -17,7 +17,6 @@ from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
-import optax
 
 from grpo_jax.aliases import Tree
 from grpo_jax.learning import optimizer, totals
@@ -106,9 +105,9 @@ def optimizer_step(
   one = jnp.ones(())
   metrics |= {
     "loss": (value, one),
-    "grad_norm": (optax.tree.norm(grads), one),
     "skipped": (skipped * 1.0, one),
   }
+  metrics |= {name: (norm, one) for name, norm in optimizer.norms(grads).items()}
   return state, metrics, before
 
 

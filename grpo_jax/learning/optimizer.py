@@ -82,6 +82,12 @@ def _chained(cfg: settings.Learner, rate: Callable) -> optax.GradientTransformat
   )
 
 
+def norms(grads: Trees) -> dict[str, Array]:
+  """Returns the norm of each tree's gradient, before it is clipped by that norm, by metric."""
+  names = {MODEL: "grad_norm", CRITIC: "critic_grad_norm"}
+  return {names[name]: optax.tree.norm(tree) for name, tree in grads.items()}
+
+
 # In place of optax's 1e-8, next to which the gradients of a large model are not large.
 TINY = 1e-20
 

@@ -176,6 +176,14 @@ def test_critic_has_its_own_rate_and_clip():
   np.testing.assert_allclose(mu["policy"]["a"], 0.05, rtol=1e-5)
 
 
+def test_the_norms_that_gradients_are_clipped_by_are_told_apart():
+  """PPO's critic may have a huge gradient while the policy's is not clipped at all."""
+  policy = {"a": jnp.array([0.3]), "b": jnp.array([0.4])}
+  assert optimizer.norms({"policy": policy}) == {"grad_norm": pytest.approx(0.5)}
+  found = optimizer.norms({"policy": policy, "critic": {"a": jnp.array([1000.0])}})
+  assert found["grad_norm"] == pytest.approx(0.5) and found["critic_grad_norm"] == 1000
+
+
 @pytest.fixture(scope="module")
 def tx():
   return optimizer.make_optimizer(learner(lr=0.1, warmup=3, weight_decay=0.1), 10)
