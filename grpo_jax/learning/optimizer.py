@@ -100,8 +100,18 @@ def direction(cfg: settings.Learner) -> optax.GradientTransformation:
   orthogonal = optax.contrib.scale_by_muon(
     beta=cfg.b1, eps=TINY, weight_dimension_numbers=_last_two
   )
-  muon = optax.chain(orthogonal, optax.stateless(_as_large_as_adam))
+  muon = optax.chain(_exact(orthogonal), optax.stateless(_as_large_as_adam))
   return optax.partition({"muon": muon, "adam": adam}, _muon_or_adam)
+
+
+def _exact(tx: optax.GradientTransformation) -> optax.GradientTransformation:
+  """Returns the transformation with products that are exact to float32 on every platform."""
+
+  def update(updates: Tree, state: Tree, params: Tree | None = None) -> tuple[Tree, Tree]:
+    with jax.default_matmul_precision("highest"):
+      return tx.update(updates, state, params)
+
+  return optax.GradientTransformation(tx.init, update)
 
 
 def _last_two(tree: Tree) -> Tree:

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import tiny
 
-from grpo_jax.learning import learn, passes
+from grpo_jax.learning import learn, optimizer, passes
 from grpo_jax.learning.state import create
 from grpo_jax.models import layers
 from grpo_jax.ops.logprobs import token_stats
@@ -58,6 +58,15 @@ def test_every_product_of_an_update():
   batch = rollouts.to_device(tiny.layout(), (drawn, tiny.packing(drawn)))
   exact, others = products(learner.lower(state, tiny.params(), None, *batch).as_text())
   assert len(exact) > 30 and not others
+  assert [line for line in exact if EXACT not in line] == []
+
+
+def test_every_product_of_muon():
+  cfg = tiny.section("learner", optimizer="muon")
+  tx = optimizer.make_optimizer(cfg, 10)
+  params = {"policy": {"layers": {"weight": jnp.ones((2, 4, 8))}}}
+  exact, others = products(jax.jit(tx.update).lower(params, tx.init(params), params).as_text())
+  assert len(exact) > 2 and not others
   assert [line for line in exact if EXACT not in line] == []
 
 
