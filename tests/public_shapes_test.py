@@ -593,6 +593,13 @@ CASES = {
     (f(S, V), f(S)),
     [(S,)] * 3,
   ),
+  "next_token.sample_in_parts": (
+    lambda keys, *x: next_token.sample_in_parts(
+      setup(), lambda s: jnp.zeros((len(s), V)), next_token.Noise(keys), *x
+    ),
+    (lambda: jax.random.split(jax.random.key(0), 7), i(7), i(7)),
+    [(7,)] * 3,
+  ),
   "next_token.stops": (lambda *x: next_token.stops(setup(), None, *x), (i(S), i(S), i(S)), (S,)),
   "next_token.follow_stop_texts": (
     next_token.follow_stop_texts,
@@ -615,6 +622,11 @@ CASES = {
   "int8.is_int8": None,
   "layers.long_context": (with_statics(layers.long_context, 8.0, 1.0, 4.0, 64.0), (f(8),), (8,)),
   "layers.rope": (with_statics(layers.rope, 1e4), (f(P, T, K, DH), i(P, T)), (P, T, K, DH)),
+  "layers.rotated": (
+    lambda *x: layers.rotated(tiny.decoder().config, SPEC, *x),
+    (f(P, T, K, DH), i(P, T)),
+    (P, T, K, DH),
+  ),
   "attention.attend": (
     functools.partial(attention.attend, SPEC),
     (f(P, T, K, M, DH), f(P, K, DH, T), f(P, K, T, DH), b(P, T, T)),
