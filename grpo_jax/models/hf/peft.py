@@ -17,11 +17,10 @@ import numpy as np
 
 from grpo_jax.aliases import Json
 from grpo_jax.io import storage
-from grpo_jax.models.hf import tensors
 from grpo_jax.models.hf.config import write_config
 from grpo_jax.models.hf.families import FAMILIES
 from grpo_jax.models.hf.names import by_tensor, dotted, places
-from grpo_jax.models.hf.writing import check_target, replacing, save_tensors
+from grpo_jax.models.hf.writing import check_target, on_host, replacing, save_tensors
 from grpo_jax.models.lora import A, B, Lora
 from grpo_jax.models.shape import DecoderConfig, Params
 
@@ -91,16 +90,16 @@ def _tensors(
     modules.setdefault(placed[f"{path}.weight"].name, []).append(path)
   values: dict[str, np.ndarray] = {}
   if config.scores:
-    score = tensors.on_host(params["score"]["weight"], None, "float32")
+    score = on_host(params["score"]["weight"], None, "float32")
     values[f"{_PREFIX}score.weight"] = score
   for name, paths in modules.items():
     module = _PREFIX + name.removesuffix(".weight")
     for i in range(config.layers):
-      a = [tensors.on_host(adapters[f"{path}.{A}"], i, "float32") for path in paths]
+      a = [on_host(adapters[f"{path}.{A}"], i, "float32") for path in paths]
       b = np.zeros((rows[name], lora.rank * len(paths)), np.float32)
       for n, path in enumerate(paths):
         start = placed[f"{path}.weight"].start
-        block = tensors.on_host(adapters[f"{path}.{B}"], i, "float32")
+        block = on_host(adapters[f"{path}.{B}"], i, "float32")
         b[start : start + len(block), n * lora.rank : (n + 1) * lora.rank] = block
       values[f"{module.format(i)}.lora_A.weight"] = np.concatenate(a)
       values[f"{module.format(i)}.lora_B.weight"] = b

@@ -39,7 +39,7 @@ from grpo_jax.models.hf.names import (
   is_fused,
   places,
 )
-from grpo_jax.models.hf.writing import check_target, replacing, save_tensors
+from grpo_jax.models.hf.writing import check_target, on_host, replacing, save_tensors
 from grpo_jax.models.shape import DecoderConfig, Leaf, Params
 from grpo_jax.sandbox import model_folder
 
@@ -147,10 +147,20 @@ def _read_shard(
     rows = (slice(place.start + first, place.start + last), *index[1 + stacked :])
     if stacked:
       numbers = range(*index[0].indices(layers))
-      cache[str(index)] = np.stack([files.read(place.name.format(i), rows) for i in numbers])
+      cache[str(index)] = _stacked([place.name.format(i) for i in numbers], rows, files)
     else:
       cache[str(index)] = files.read(place.name, rows)
   return cache[str(index)]
+
+
+def _stacked(names: list[str], rows: tuple[slice, ...], files: Files) -> np.ndarray:
+  """Returns the rows of tensors, stacked as they are read, so that they are held once."""
+  first = files.read(names[0], rows)
+  stack = np.empty((len(names), *first.shape), first.dtype)
+  stack[0] = first
+  for i, name in enumerate(names[1:], 1):
+    stack[i] = files.read(name, rows)
+  return stack
 
 
 def save(
@@ -305,8 +315,10 @@ def _write_tensors(
   for file, content in zip(names, files, strict=True):
     tensors = {}
     for tensor in content:
-      tensors[tensor.name] = _whole(tensor, dtype)
-      total += tensors[tensor.name].nbytes
+      whole = _whole(tensor, dtype)
+      total += whole.nbytes
+      if folder is not None:
+        tensors[tensor.name] = whole
       progress(total)
     if folder is not None:
       save_tensors(folder / file, tensors)
@@ -322,20 +334,6 @@ def _whole(tensor: Tensor, dtype: str) -> np.ndarray:
   """Returns a tensor on the host, in the file's dtype."""
   parts = [on_host(leaf, tensor.layer, dtype) for leaf in tensor.leaves]
   return parts[0] if len(parts) == 1 else np.concatenate(parts)
-
-
-def on_host(leaf: Leaf, layer: int | None, dtype: str) -> np.ndarray:
-  """Returns one leaf, or one layer of it, on the host, whole, in the file's dtype."""
-
-  def select(x: jax.Array) -> jax.Array:
-    return (x if layer is None else x[layer]).astype(dtype)
-
-  if isinstance(leaf, jax.Array) and not leaf.is_fully_addressable:
-    assert isinstance(leaf.sharding, jax.sharding.NamedSharding)
-    everywhere = jax.sharding.NamedSharding(leaf.sharding.mesh, jax.sharding.PartitionSpec())
-    whole = jax.jit(select, out_shardings=everywhere)(leaf)
-    return np.ascontiguousarray(whole.addressable_data(0))
-  return np.ascontiguousarray(select(leaf))
 
 
 def _few(names: list[str]) -> str:

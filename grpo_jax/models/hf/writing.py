@@ -1,8 +1,12 @@
-"""Writes folders of tensors beside their target, whose name they take when they are complete."""
+"""Writes folders of tensors beside their target, whose name they take when they are complete.
+
+What is written is gathered to the host one tensor at a time.
+"""
 
 import contextlib
+import functools
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 
 import jax
 import numpy as np
@@ -11,6 +15,7 @@ import safetensors.numpy
 
 from grpo_jax.errors import SettingError, StorageError
 from grpo_jax.io import storage
+from grpo_jax.models.shape import Leaf
 from grpo_jax.sandbox import model_folder
 
 
@@ -102,3 +107,27 @@ def _replace(part: storage.Path, target: storage.Path, last: str) -> None:
       storage.rename(old, target)
     raise
   storage.remove(old)
+
+
+def on_host(leaf: Leaf, layer: int | None, dtype: str) -> np.ndarray:
+  """Returns one leaf, or one layer of it, on the host, whole, in the file's dtype."""
+  if isinstance(leaf, jax.Array) and not leaf.is_fully_addressable:
+    return np.ascontiguousarray(gathered(leaf, layer, dtype).addressable_data(0))
+  return np.ascontiguousarray(_selected(leaf, layer, dtype))
+
+
+def gathered(leaf: jax.Array, layer: int | None, dtype: str) -> jax.Array:
+  """Returns one leaf, or one layer of it, on every device, by one program for all layers."""
+  assert isinstance(leaf.sharding, jax.sharding.NamedSharding)
+  everywhere = jax.sharding.NamedSharding(leaf.sharding.mesh, jax.sharding.PartitionSpec())
+  return jitted_selected(everywhere)(leaf, layer, dtype)
+
+
+@functools.cache
+def jitted_selected(sharding: jax.sharding.Sharding) -> Callable[..., jax.Array]:
+  """Returns `_selected` jitted, with that sharding of what it returns."""
+  return jax.jit(_selected, static_argnames="dtype", out_shardings=sharding)
+
+
+def _selected(leaf: Leaf, layer: int | None, dtype: str) -> Leaf:
+  return (leaf if layer is None else leaf[layer]).astype(dtype)

@@ -2,9 +2,12 @@
 
 import json
 
+import jax
+import jax.numpy as jnp
+import numpy as np
 from hf_test import assert_same, decoder, saved
 
-from grpo_jax.models.hf import tensors
+from grpo_jax.models.hf import tensors, writing
 
 
 def test_what_is_left_of_an_earlier_export_is_not_read(tmp_path):
@@ -13,3 +16,17 @@ def test_what_is_left_of_an_earlier_export_is_not_read(tmp_path):
   index = {"weight_map": {"model.norm.weight": "model-00001-of-00002.safetensors"}}
   (tmp_path / "model.safetensors.index.json").write_text(json.dumps(index))
   assert_same(tensors.load(tmp_path, decoder(config)), params)
+
+
+def test_all_layers_of_a_leaf_are_gathered_by_one_program():
+  """An export of 36 layers on several hosts would compile 36 programs for each leaf."""
+  mesh = jax.make_mesh((2,), ("fsdp",))
+  sharding = jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec(None, "fsdp"))
+  leaf = jax.device_put(jnp.arange(24, dtype=jnp.float32).reshape(3, 4, 2), sharding)
+  everywhere = jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec())
+  for layer in range(3):
+    whole = writing.gathered(leaf, layer, "bfloat16")
+    assert whole.dtype == "bfloat16" and whole.sharding.is_fully_replicated
+    np.testing.assert_array_equal(whole, leaf[layer])
+  np.testing.assert_array_equal(writing.gathered(leaf, None, "float32"), leaf)
+  assert writing.jitted_selected(everywhere)._cache_size() == 2
