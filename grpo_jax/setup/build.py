@@ -86,7 +86,9 @@ def model(
   decoder = Decoder(shape, layout, layers=m.layers, remat=m.remat, dtype=m.dtype)
   load = _loader(experiment, decoder, folder, run, missing)
   how = message_format(experiment)
-  shown = shots.shown(experiment.train_data[0], experiment.data.shots, experiment.data.template)
+  template, count = experiment.data.template, experiment.data.shots
+  shots.check_template(template, count, tokenizer.special_tokens)
+  shown = shots.shown(experiment.train_data[0], count, template)
   render = functools.partial(_render, tokenizer, shape.vocab, how, shown)
   stop, table = stop_texts.set_stops(tokenizer, experiment.sampler.stop, shape.vocab)
   decoder = dataclasses.replace(decoder, lora=adapters.make_lora(experiment.lora))

@@ -67,6 +67,17 @@ def shown(data_set: DataSet, count: int, template: str) -> str:
   return before_question(examples(data_set, count), template)
 
 
+def check_template(template: str, count: int, special_tokens: Sequence[str]) -> None:
+  """Refuses worked examples in a template with special tokens, which would be text in them."""
+  found = [token for token in special_tokens if token in template]
+  if count and found:
+    raise SettingError(
+      f"data.shots={count} with data.template={template!r}: {found[0]} is a special token, and "
+      "would be plain text in the worked examples; use a template without special tokens, or "
+      "data.shots=0"
+    )
+
+
 def before_question(worked: Sequence[Example], template: str) -> str:
   """Returns what stands before a question within `template`: the worked examples.
 

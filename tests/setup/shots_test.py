@@ -1,5 +1,7 @@
 """Worked examples before each question."""
 
+import re
+
 import pytest
 import small_models  # noqa: F401  adds the variants named test_*
 from ml_collections import ConfigDict
@@ -54,6 +56,20 @@ def test_a_special_token_in_an_example_stays_text():
   assert special in model.tokenizer.decode(many)
   ids = {i for i in range(300) if model.tokenizer.decode([i], skip_special=False) == special}
   assert ids and not ids & set(many)
+
+
+def test_a_template_with_special_tokens_is_refused():
+  """Those of the examples would be characters, and the text would look right."""
+  c = config(2)
+  (special, *_) = build.model(make(config(0))).tokenizer.special_tokens
+  c.data.template = f"{special}{{question}}\nAnswer: "
+  message = re.escape(
+    f"data.shots=2 with data.template={c.data.template!r}: {special} is a special"
+  )
+  with pytest.raises(SettingError, match=message):
+    build.model(make(c))
+  c.data.shots = 0
+  build.model(make(c))
 
 
 def test_they_are_the_same_for_every_seed_and_are_not_trained_on():
