@@ -286,19 +286,21 @@ class Decoder:
     while it runs, so that none of the stacked weights is copied. The sampler has a list of layers,
     whose outputs are tuples.
     """
-    stacked = params["layers"]
+    stacked, unroll = params["layers"], self.layers == "unroll"
     specs = [self.config.layer_attention(i) for i in range(self.config.layers)]
-    if isinstance(stacked, list):
-      outputs = []
-      for spec, layer_params in zip(specs, stacked):
-        layer = self._layer_function([spec], positions, attend)
-        x, aux = layer(x, (layer_params, None))
-        outputs.append(aux)
-      return x, tuple(zip(*outputs))
     kinds = list(dict.fromkeys(specs))
+    if isinstance(stacked, list) or (unroll and len(kinds) > 1):
+      outputs = []
+      for i, spec in enumerate(specs):
+        layer = self._layer_function([spec], positions, attend)
+        x, aux = layer(x, (_layer_of(stacked, i), None))
+        outputs.append(aux)
+      if isinstance(stacked, list):
+        return x, tuple(zip(*outputs))
+      return x, jax.tree.map(lambda *a: jnp.stack(a), *outputs)
     kind = jnp.array([kinds.index(spec) for spec in specs]) if len(kinds) > 1 else None
     layer = self._layer_function(kinds, positions, attend)
-    return jax.lax.scan(layer, x, (stacked, kind), unroll=self.layers == "unroll")
+    return jax.lax.scan(layer, x, (stacked, kind), unroll=unroll)
 
   def _layer_function(
     self, kinds: Sequence[AttentionSpec], positions: Array, attend: AttendWith
@@ -327,6 +329,11 @@ class Decoder:
     attend = of_kinds[0] if kind is None else functools.partial(jax.lax.switch, kind, of_kinds)
     x, aux = self.block(self._whole_layer(params), x, attend)
     return self.layout.constrain(x, *(None,) * x.ndim), aux
+
+
+def _layer_of(layers: list[Params] | Params, i: int) -> Params:
+  """Returns the parameters of layer i, of a list or a stack."""
+  return layers[i] if isinstance(layers, list) else jax.tree.map(lambda w: w[i], layers)
 
 
 def last_token(x: Array, lengths: Array) -> Array:

@@ -64,13 +64,26 @@ def test_layers_of_several_kinds_are_not_copied_for_the_backward_pass(layers, re
   assert several < alike + 0.25 * weights
 
 
+@pytest.mark.parametrize("remat", ["none", "dots", "block"])
+def test_unrolled_layers_know_their_attention_before_they_run(remat):
+  shape = dataclasses.replace(
+    SHAPE, layers=3, mlp=MLP, attention=(AttentionSpec(window=4), AttentionSpec())
+  )
+  programs = {how: gradient(shape, remat, how).as_text() for how in ("scan", "unroll")}
+  assert " conditional(" in programs["scan"] and " conditional(" not in programs["unroll"]
+
+
 def memory_of_gradient(shape, remat):
   """Returns the bytes that a gradient holds beside its arguments and results."""
-  decoder = Decoder(shape, tiny.layout(), remat=remat)
+  return gradient(shape, remat).memory_analysis().temp_size_in_bytes
+
+
+def gradient(shape, remat, how="scan"):
+  """Returns the compiled gradient of a decoder."""
+  decoder = Decoder(shape, tiny.layout(), remat=remat, layers=how)
   prompts = Prompts(jnp.zeros((1, 8), jnp.int32), jnp.full(1, 8))
 
   def loss(params):
     return jnp.sum(decoder.prefill(params, prompts)[0] ** 2)
 
-  program = jax.jit(jax.grad(loss)).lower(decoder.shapes()).compile()
-  return program.memory_analysis().temp_size_in_bytes
+  return jax.jit(jax.grad(loss)).lower(decoder.shapes()).compile()
