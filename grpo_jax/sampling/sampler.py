@@ -106,7 +106,8 @@ def prefill(
   if request.begun is None:
     hidden_PxD, kv = setup.decoder.prefill(params, prompts, prompt_size)
     prompt_cache = kv_cache.store_prompts(kv, setup.cache_dtype)
-    logits_PxV = next_token.head(setup.decoder, params, hidden_PxD)
+    at_once = len(prompts.lengths) <= (setup.slots or len(sample))
+    logits_PxV = next_token.head(setup.decoder, params, hidden_PxD) if at_once else None
   else:
     hidden_NxD, prompt_cache, begun_rows = begun_samples.prefill(
       setup.decoder, params, prompts, request.begun, setup.cache_dtype
@@ -116,9 +117,13 @@ def prefill(
     matched = None if table is None else begun_rows.matched.astype(table.dtype)
 
   def logits_of(some: Array) -> Array:
-    if request.begun is None:
+    if request.begun is not None:
+      hidden = jnp.take(hidden_NxD, some, axis=0)
+    elif logits_PxV is None:
+      hidden = jnp.take(hidden_PxD, some // group, axis=0)
+    else:
       return jnp.take(logits_PxV, some // group, axis=0)
-    return next_token.head(setup.decoder, params, jnp.take(hidden_NxD, some, axis=0))
+    return next_token.head(setup.decoder, params, hidden)
 
   token, logprob, truncated = next_token.sample_in_parts(setup, logits_of, noise, sample, position)
   stopped = next_token.stops(setup, forced, token, sample, position + 1)

@@ -150,15 +150,17 @@ def test_slots_do_not_change_what_is_sampled(slots):
   assert_same(tiny.sample(slots=slots), tiny.sample())
 
 
-def test_no_more_logits_are_held_than_there_are_slots():
+@pytest.mark.parametrize("prompts, group", [(8, 32), (256, 1)])
+def test_no_more_logits_are_held_than_there_are_slots(prompts, group):
   """The first token of a sample is drawn before it has a slot."""
   config = dataclasses.replace(variants.variant("test_qwen3"), vocab=1 << 14)
   decoder = Decoder(config, tiny.layout())
-  cfg = tiny.section("sampler", group=32, max_length=tiny.L, slots=4)
+  cfg = tiny.section("sampler", group=group, max_length=tiny.L, slots=4)
   sample = sampler.make_sampler(decoder, cfg, tiny.STOP)
   params = jax.eval_shape(sample.ready, jax.eval_shape(decoder.init, jax.random.key(0)))
-  program = sample.run.lower(params, tiny.prompts(), jax.random.key(0)).compile()
-  logits = 8 * 32 * config.vocab * 4  # bytes of those of all samples
+  asked = Prompts(np.ones((prompts, 4), np.int32), np.full(prompts, 4, np.int32))
+  program = sample.run.lower(params, asked, jax.random.key(0)).compile()
+  logits = prompts * group * config.vocab * 4  # bytes of those of all samples
   assert program.memory_analysis().temp_size_in_bytes < 0.5 * logits
 
 
