@@ -7,8 +7,9 @@ from grpo_jax.types import Array, Metrics
 
 # Names of metrics that the learner and the loops add, which an objective's metrics cannot have.
 TAKEN = """
-  step loss grad_norm skipped skipped_steps lr tokens truncated iteration reward_faults
-  rewards_given zero_variance cut_off_nats slot_use sampling_tries
+  step loss grad_norm critic_grad_norm skipped skipped_steps lr tokens truncated iteration
+  reward_faults rewards_given zero_variance cut_off_nats slot_use sampling_tries
+  prompts_too_long solutions_cut
 """.split()
 TAKEN_SECTIONS = tuple("reward/ agreement/ eval/ time/ length/ inner/ pool/ tokens_per_s/".split())
 

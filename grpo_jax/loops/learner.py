@@ -229,12 +229,15 @@ class Learner:
     """
     bad = int(self.state.bad_steps)
     if bad >= self.cfg.max_bad_steps:
-      loss, norm = (
-        float(metrics.get(self.METRICS + name, math.nan)) for name in ("loss", "grad_norm")
+      names = {"loss": "loss", "grad_norm": "gradient norm", "critic_grad_norm": "of the critic"}
+      shown = ", ".join(
+        f"{words} {float(metrics.get(self.METRICS + name, math.nan))}"
+        for name, words in names.items()
+        if name != "critic_grad_norm" or self.METRICS + name in metrics
       )
       raise TrainingError(
-        f"{self.RATE}={self.cfg.lr}: {bad} updates in a row were not finite (loss {loss}, gradient "
-        f"norm {norm}); a lower one may work; {safe()}"
+        f"{self.RATE}={self.cfg.lr}: {bad} updates in a row were not finite ({shown}); a lower one "
+        f"may work; {safe()}"
       )
 
 

@@ -30,9 +30,9 @@ Single objectives report:
     pair_loss                       reward_model: mean over pairs
     step_loss step_accuracy         process_reward_model: means over steps
 
-The learner adds loss, grad_norm, skipped and inner/..., and the loop the metrics of the samples:
-reward/..., length/..., agreement/... of reward models with the rule, and zero_variance, the share
-of sampled groups that are `flat`.
+The learner adds loss, grad_norm (and critic_grad_norm), skipped and inner/..., and the loop the
+metrics of the samples: reward/..., length/..., agreement/... of reward models with the rule, and
+zero_variance, the share of sampled groups that are `flat`.
 """
 
 from collections.abc import Callable

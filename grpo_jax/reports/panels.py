@@ -48,7 +48,11 @@ PANELS = (
   Panel("reward model, held-out data", HELD_OUT, True),
   Panel("KL to the reference", (("kl", "KL"),), False),
   Panel("divergence from the teacher (nats)", (("divergence", "divergence"),), False),
-  Panel("gradient norm", (("grad_norm", "before clipping"),), False),
+  Panel(
+    "gradient norm before clipping",
+    (("grad_norm", "model"), ("critic_grad_norm", "critic")),
+    False,
+  ),
   Panel("learning rate", (("lr", "rate"),), False),
   Panel("entropy of the policy (nats)", (("entropy", "entropy"),), False),
   Panel(
