@@ -171,7 +171,7 @@ PRESETS: Table = {
   # 2306.13649, on the student's own samples
   "gkd": ("gkd", {"sampler.tries": 1}),
   # self-distillation: the policy, or what it was, is told more (grpo_jax/loops/teacher_prompts.py)
-  # 2601.19897; the share of its moving average is that of others' code
+  # 2601.19897; its share of 0.01 is what several programs that follow it use
   "sdft": (
     "gkd",
     {

@@ -18,7 +18,7 @@ import pytest
 import rich.console
 import small_models
 
-from experiments import arguments, progress
+from experiments import arguments, arithmetic, progress
 from experiments.measure import (
   compare,
   comparisons,
@@ -162,6 +162,15 @@ def test_off_policy_arms_make_as_many_updates_on_a_rollout():
       ]
   with pytest.raises(SettingError, match="updates=12: use a multiple of 8"):
     off_policy.get_config("updates=12")
+
+
+def test_on_policy_arms_make_one_update_on_a_rollout():
+  c = on_policy.get_config()
+  for arm in jobs.names(c):
+    file, argument = jobs.job(c, pathlib.Path("w"), arm, 1e-4, 0).flags[0].split(":")
+    assert file == "--config=experiments/arithmetic.py"
+    learner = arithmetic.get_config(argument).learner
+    assert (learner.mu, learner.minibatches) == (1, 1)
 
 
 def test_an_arm_without_its_reward_model_is_refused():
