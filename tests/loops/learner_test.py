@@ -13,6 +13,7 @@ import tiny
 import tiny_runs
 from passed_on_test import WRITER, groups, stub
 
+from grpo_jax.errors import TrainingError
 from grpo_jax.loops import learner
 from grpo_jax.setup.experiment import make
 
@@ -81,6 +82,18 @@ def test_a_run_of_many_shapes_keeps_few_programs_and_their_memory():
   all_kept = mappings()
   assert kept[-1] == learner.PROGRAMS - 1 and all_kept > before
   assert run(range(100, 100 + 4 * learner.PROGRAMS)) - before < 2 * (all_kept - before)
+
+
+def test_a_critic_that_is_not_finite_is_said_beside_the_policy():
+  own: Any = stub(
+    state=stub(bad_steps=3),
+    cfg=stub(max_bad_steps=3, lr=0.5),
+    RATE=learner.Learner.RATE,
+    METRICS=learner.Learner.METRICS,
+  )
+  numbers = {"loss": 0.1, "grad_norm": 0.5, "critic_grad_norm": np.inf}
+  with pytest.raises(TrainingError, match=r"\(loss 0.1, gradient norm 0.5, of the critic inf\)"):
+    learner.Learner.check_finite(own, numbers, lambda: "")
 
 
 def test_the_effective_share_of_weights():
