@@ -6,7 +6,6 @@ the episode, not the run.
 
 import functools
 import inspect
-import itertools
 import json
 from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import Future
@@ -38,6 +37,8 @@ class Functions(NamedTuple):
 
 class Workers(Protocol):
   """Reply to requests while something else is done, see `sandbox.worker.Pool`."""
+
+  answered: bool  # whether the environment has answered an episode, see `check_first`
 
   def submit(self, request: Json, /) -> Future[Json]:
     """Returns what will be the reply."""
@@ -115,22 +116,31 @@ def accepted(reply: Json) -> Json:
   return reply
 
 
-def check_first(replies: Iterable[Json]) -> None:
+def check_first(workers: Workers, replies: Iterable[Json]) -> None:
   """Ends a run whose workers are late or end in each of the first episodes of a batch.
 
+  Workers that have answered once are not checked again: training and evaluation share them.
+
   Args:
-    replies: to the first turns of its episodes. They are read until one is an answer.
+    workers: that reply.
+    replies: to the first turns of the batch's episodes. They are read until one is an answer.
 
   Raises:
     SettingError: they are, or could not load the environment.
   """
-  lost = itertools.takewhile(_is_lost, map(accepted, replies))
-  first = list(itertools.islice(lost, LOST_AT_FIRST))
-  if len(first) == LOST_AT_FIRST:
-    raise SettingError(
-      f"environment.name: the environment {first[0]['error']} in the first turn of each of the "
-      f"first {LOST_AT_FIRST} episodes; correct it, or use a larger rewards.deadline if it is slow"
-    )
+  if workers.answered:
+    return
+  lost: list[str] = []
+  for reply in map(accepted, replies):
+    if not _is_lost(reply):
+      workers.answered = True
+      return
+    lost.append(reply["error"])
+    if len(lost) == LOST_AT_FIRST:
+      raise SettingError(
+        f"environment.name: the environment {lost[0]} in the first turn of each of the first "
+        f"{LOST_AT_FIRST} episodes; correct it, or use a larger rewards.deadline if it is slow"
+      )
 
 
 def _is_lost(reply: Json) -> bool:

@@ -126,7 +126,8 @@ class Asked:
 
   def _wait(self, places: Sequence[Place]) -> list[Json]:
     states, asked = self.episodes.states, self._replies
-    base.check_first(asked[place].result() for place in asked if place not in states)
+    first = (asked[place].result() for place in asked if place not in states)
+    base.check_first(self.environment.workers, first)
     return [base.accepted(asked[place].result()) for place in places]
 
 

@@ -141,6 +141,7 @@ class Pool:
   def __init__(self, processes: Sequence[Process]):
     """Makes a pool of processes of one program; they are started when they are asked."""
     self.processes = list(processes)
+    self.answered = False  # kept for whoever reads the replies: whether one was an answer
     self._waiting: Waiting = queue.SimpleQueue()
     self._started = False
 

@@ -42,6 +42,7 @@ class Here:
   def __init__(self, functions: base.Functions) -> None:
     self.functions = functions
     self.asked: list[Any] = []
+    self.answered = False
 
   def submit(self, request: Any) -> Future:
     self.asked.append(request)

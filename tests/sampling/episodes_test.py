@@ -249,6 +249,15 @@ def test_an_environment_that_answers_none_of_the_first_episodes_ends_the_run():
   assert [*faults.values()] == ["turn 1: takes more than 2 s"] * 4
 
 
+def test_a_run_goes_on_if_its_environment_is_late_after_it_has_answered_once():
+  """An evaluation has limits of its own, and the same workers."""
+  workers = Lost(0)
+  assert not play(workers=workers)[2]
+  workers.lost = len(workers.asked) + 6
+  _, _, faults = play(workers=workers, discount=0.5)
+  assert [*faults.values()] == ["turn 1: takes more than 2 s"] * 6
+
+
 def test_an_environment_that_a_worker_cannot_load_ends_the_run_with_the_reason():
   with pytest.raises(SettingError, match="^mine.py fails to import: no tool$"):
     play(workers=Lost(0, {"refused": "mine.py fails to import: no tool"}))
