@@ -82,6 +82,8 @@ def silent() -> Iterator[None]:
 def loaded(load: Callable[[], Answer], workers: str) -> Answer:
   """Returns the function that `load` makes; if it fails, one that tells why: {"refused": why}.
 
+  The run ends this process after such a reply, see `worker.Process.receive`.
+
   Args:
     load: imports what a user wrote; what it prints is dropped.
     workers: the setting that asks for this process.

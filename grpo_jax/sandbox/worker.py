@@ -89,7 +89,10 @@ class Process:
       self.stop()
       raise
     if line.endswith(b"\n"):
-      return json.loads(line)
+      reply = json.loads(line)
+      if "refused" in reply:  # the next request starts a process, which reads what was mended
+        self.stop()
+      return reply
     return {"error": f"ended its process with code {self.stop()}"}
 
   def fileno(self) -> int:

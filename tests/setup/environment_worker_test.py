@@ -153,6 +153,17 @@ def test_a_file_that_fails_to_import_in_a_worker_alone_is_answered_with_the_reas
     }
 
 
+def test_a_file_that_could_not_be_loaded_is_read_anew_for_the_next_request(tmp_path):
+  (tmp_path / "needs.py").write_text(
+    f"import pathlib\npathlib.Path({str(tmp_path / 'table')!r}).read_text()\n" + BAD
+  )
+  own = environment_worker.describe(str(tmp_path / "needs.py"), {"more": []}, 2.0)
+  pool = Pool([Process(MODULE, own)])
+  assert "FileNotFoundError" in pool.submit(first("ok")).result()["refused"]
+  (tmp_path / "table").write_text("")
+  assert pool.submit(first("ok")).result()["turn"][1] == "ok: 42"
+
+
 def test_an_environment_that_uses_jax_leaves_the_accelerator_to_the_run(tmp_path, monkeypatch):
   monkeypatch.setenv("JAX_PLATFORMS", "cuda,cpu")
   shows = "import jax\nPLATFORMS = jax.config.jax_platforms\n"
