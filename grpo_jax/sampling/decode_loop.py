@@ -293,7 +293,7 @@ def decode_layers(
   for i, (layer, cache) in enumerate(zip(params["layers"], slots.cache)):
     spec = decoder.config.layer_attention(i)
     attend = functools.partial(kv_cache.attend_slots, spec, cache, block, column, masks[spec])
-    rotated = decoder.at_positions(spec, prompt_lengths + slots.age - 1, attend)
-    x_SxD, cache = decoder.block(layer, x_SxD, rotated)
+    attend_at = decoder.at_positions(spec, prompt_lengths + slots.age - 1, attend)
+    x_SxD, cache = decoder.block(layer, x_SxD, attend_at)
     caches.append(cache)
   return x_SxD, caches
