@@ -16,11 +16,11 @@ import numpy as np
 from grpo_jax.aliases import Json
 from grpo_jax.errors import DataError, SettingError
 from grpo_jax.rewards.attempts import LARGEST, text_of
+from grpo_jax.sandbox import serving
 from grpo_jax.types import Completion, Example, Turn
 
-LOST_AT_FIRST = (
-  5  # a run ends if workers give no answer to this many episodes, the first of a batch
-)
+# A run ends if workers give no answer to this many episodes, the first that they are asked about.
+LOST_AT_FIRST = 5
 LONGEST = 100_000  # characters of an observation, and of a state as JSON
 
 
@@ -105,17 +105,6 @@ def respond(functions: Functions, asked: Json) -> Json:
     return {"error": f"{name}: {type(error).__name__}: {text_of(error)}"[:500]}
 
 
-def accepted(reply: Json) -> Json:
-  """Returns a reply.
-
-  Raises:
-    SettingError: the process that replies could not load the environment.
-  """
-  if "refused" in reply:
-    raise SettingError(reply["refused"])
-  return reply
-
-
 def check_first(workers: Workers, replies: Iterable[Json]) -> None:
   """Ends a run whose workers are late or end in each of the first episodes of a batch.
 
@@ -131,7 +120,7 @@ def check_first(workers: Workers, replies: Iterable[Json]) -> None:
   if workers.answered:
     return
   lost: list[str] = []
-  for reply in map(accepted, replies):
+  for reply in map(serving.accepted, replies):
     if not _is_lost(reply):
       workers.answered = True
       return

@@ -33,6 +33,7 @@ from grpo_jax.sampling import drawing, rollouts
 from grpo_jax.sampling.begun import Begun
 from grpo_jax.sampling.sampler import Sampler
 from grpo_jax.sampling.stream import Seen
+from grpo_jax.sandbox import serving
 from grpo_jax.sandbox.deadline import Guard
 from grpo_jax.tokenizer.tokenizer import Tokenizer
 from grpo_jax.types import (
@@ -128,7 +129,7 @@ class Asked:
     states, asked = self.episodes.states, self._replies
     first = (asked[place].result() for place in asked if place not in states)
     base.check_first(self.environment.workers, first)
-    return [base.accepted(asked[place].result()) for place in places]
+    return [serving.accepted(asked[place].result()) for place in places]
 
 
 def fresh(

@@ -21,6 +21,7 @@ import time
 from collections.abc import Callable, Iterator
 
 from grpo_jax.aliases import Json
+from grpo_jax.errors import SettingError
 
 PATIENCE = 10.0  # seconds that a reply may take on a busy machine, besides those of computing
 LONGEST_POLL = 3600.0  # seconds; the system counts milliseconds, at most 2^31 of them
@@ -94,6 +95,17 @@ def loaded(load: Callable[[], Answer], workers: str) -> Answer:
   except (Exception, SystemExit) as error:
     refused = {"refused": f"{error or type(error).__name__}, in a process of {workers}"}
     return lambda _: refused
+
+
+def accepted(reply: Message) -> Message:
+  """Returns a reply, unless it is {"refused": why}, which ends the run with the reason.
+
+  Raises:
+    SettingError: it is: its process could not load the user's code, or a reward ends the run.
+  """
+  if "refused" in reply:
+    raise SettingError(reply["refused"])
+  return reply
 
 
 class _Child:

@@ -14,7 +14,7 @@ import jax
 
 from grpo_jax.aliases import Json
 from grpo_jax.config import settings
-from grpo_jax.errors import GrpoError, SettingError
+from grpo_jax.errors import GrpoError
 from grpo_jax.rewards import attempts
 from grpo_jax.rewards.attempts import Outcome
 from grpo_jax.sandbox import serving
@@ -49,9 +49,7 @@ def outcomes(reply: Json, count: int) -> list[Outcome]:
   Raises:
     SettingError: the reward ends the run.
   """
-  if "refused" in reply:
-    raise SettingError(reply["refused"])
-  if "error" in reply:
+  if "error" in serving.accepted(reply):
     return [([], f"its process {reply['error']}")] * count
   return [([(t, v) for t, v in values], message) for values, message in reply["outcomes"]]
 
