@@ -37,6 +37,7 @@ FIRST: tuple[tuple[str, str], ...] = (
 _SYMBOL = re.compile(r"\\[A-Za-z]+'*|[A-Za-z]'*")  # a command or a letter, with its primes
 _UNCLEAR = re.compile(r"(?<![A-Za-z'])'|\u2032|\u2019")  # a prime of something else
 _IN_A_ROW = re.compile(r"(?<![\\A-Za-z])[A-Z]{2,}")
+_LABEL = re.compile(r"[A-Z][0-9]")  # a product has its number in front
 # Names without a meaning of their own: e and i are numbers, d begins a differential.
 _NAMES = "".join(sorted({*string.ascii_lowercase} - {*"dei"}))
 
@@ -49,19 +50,33 @@ def tell_apart(expected: str, answer: str) -> tuple[str, str] | None:
   that does not occur.
 
   Returns:
-    None if that does not suffice: different capitals stand in a row, as in HHT and THH, something
-    else has a prime, or no letter is left.
+    None if that does not suffice: capitals in a row are a word, as in HHT and THH, something else
+    has a prime, or no letter is left.
   """
   both = f"{expected}\n{answer}"
   symbols = dict.fromkeys(_SYMBOL.findall(both))
   confused = [s for s in symbols if "'" in s or (s != s.lower() and s.lower() in symbols)]
   free = [name for name in _NAMES if not {name, name.upper()} & symbols.keys()]
-  rows = [{*_IN_A_ROW.findall(text)} for text in (expected, answer)]
-  if rows[0] != rows[1] or _UNCLEAR.search(both) or len(confused) > len(free):
+  if _differ_in_words(expected, answer) or _UNCLEAR.search(both) or len(confused) > len(free):
     return None
   names = {s: " " * s.startswith("\\") + name for s, name in zip(confused, free)}
   expected, answer = _SYMBOL.sub(lambda m: names.get(m[0], m[0]), both).split("\n")
   return expected, answer
+
+
+def _differ_in_words(expected: str, answer: str) -> bool:
+  """Returns whether the capitals in a row differ where they cannot be a product.
+
+  They are a word where they are the whole of a text, where a number follows a capital, or where the
+  same letters stand in two orders.
+  """
+  rows = [{*_IN_A_ROW.findall(text)} for text in (expected, answer)]
+  words = rows[0] | rows[1]
+  return rows[0] != rows[1] and bool(
+    {expected, answer} & words
+    or _LABEL.search(f"{expected}\n{answer}")
+    or len({"".join(sorted(word)) for word in words}) < len(words)
+  )
 
 
 class Comparer:
