@@ -285,6 +285,8 @@ def equal(expected: Answer, answer: Answer, same: Callable[[str, str], bool]) ->
     return False
   if expected.unit and answer.unit and expected.unit != answer.unit:
     return False
+  if _touches_its_unit(answer, expected) or _touches_its_unit(expected, answer):
+    return True
   if expected.value is not None and answer.value is not None:
     both = expected.unit and answer.unit
     percent = 0 if both else (expected.unit == "%") - (answer.unit == "%")
@@ -299,6 +301,12 @@ def equal(expected: Answer, answer: Answer, same: Callable[[str, str], bool]) ->
   if expected.words or answer.words or not all(map(_comparable, texts)):
     return False
   return same(expected.text, answer.text)
+
+
+def _touches_its_unit(touching: Leaf, spaced: Leaf) -> bool:
+  """Returns whether a text such as 5L, which could be algebra, is another answer's 5 L."""
+  unit = "" if touching.unit else spaced.unit
+  return bool(unit) and touching.text.replace("L", "l") == spaced.text + unit
 
 
 def _has_variables(group: Group) -> bool:

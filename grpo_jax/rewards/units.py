@@ -13,9 +13,11 @@ _TEXT_UNIT = re.compile(
 )
 # A side of a rate a/b; x/y is algebra.
 _RATE = r"(?:cm|mm|km|m|kg|g|mg|ft|in|mi|lbs?|l|ml|h|s|[a-z]{3,})"
+_SPACED_RATE = rf"(?:{_RATE}|m?L)"  # without a space, g/L is algebra
 _SHORT = (
-  r"cm|mm|km|(?<=\s)(?:[mg]|ml)|kg|mg|ft|in|mi|lbs?|mph|kmh|kph|min|sec|hrs?|deg|sq [a-z]+"
-  rf"|{_RATE}/{_RATE}"
+  r"cm|mm|km|(?<=\s)(?:[mg]|ml|m?L(?!\^))|kg|mg|ft|in|mi|lbs?"
+  r"|mph|kmh|kph|min|sec|hrs?|deg|sq [a-z]+"
+  rf"|{_RATE}/{_RATE}|(?<=\s){_SPACED_RATE}/{_SPACED_RATE}"
 )
 # Other words, except for functions.
 _LONG = r"(?!(?:arc)?(?:sin|cos|tan|cot|csc|log|exp)[xyzabt]?\b)[A-Za-z]{4}[A-Za-z ]*"

@@ -162,3 +162,24 @@ def test_an_angle_is_a_name_and_no_bracket(expected, answer, right, table):
 )
 def test_a_value_belongs_to_its_variable(expected, answer, right, table):
   assert _judge(expected, answer) == right
+
+
+@pytest.mark.parametrize(
+  "expected, answer, right",
+  [
+    ("5 mL", "5 ml", True),
+    ("5 mL", "5", True),
+    ("5\\text{ mL}", "5 mL", True),
+    ("5 L", "5 liters", True),
+    ("5 L", "5L", True),
+    ("5mL", "5 mL", True),
+    ("5 m", "5m", True),
+    ("5 L", "5 mL", False),
+    ("5 L", "6L", False),
+    ("5L", "5", False),
+    ("5 m", "5M", False),
+    ("5 m^2", "5m", False),
+  ],
+)
+def test_a_unit_may_touch_its_amount(expected, answer, right, table):
+  assert _judge(expected, answer) == right

@@ -18,6 +18,10 @@ from grpo_jax.rewards import units
     ("5\\text{ or more}", "5\\text{ or more}", ""),
     ("4 sinx", "4 sinx", ""),
     ("5xy", "5xy", ""),
+    ("5L", "5L", ""),
+    ("5 mL^2", "5 mL^2", ""),
+    ("3g/L", "3g/L", ""),
+    ("5 M", "5 M", ""),
   ],
 )
 def test_an_amount_is_split_from_its_unit(text, amount, unit):
@@ -38,7 +42,10 @@ def test_an_amount_is_split_from_its_unit(text, amount, unit):
     ("5\\text{ m/s}", "5\\text{ meters per second}", "5 meters/second", "5 m/s"),
     ("5\\text{ m/s}^2", "5\\text{ m/s^2}", "5\\text{ meters per second squared}"),
     ("5\\text{ km/h}", "5\\text{ kmh}", "5 kph", "5 kilometers per hour"),
-    ("5\\text{ ml}", "5\\text{ mL}", "5\\text{ milliliters}", "5 millilitres", "5 ml"),
+    ("5\\text{ ml}", "5\\text{ mL}", "5\\text{ milliliters}", "5 millilitres", "5 ml", "5 mL"),
+    ("5\\text{ L}", "5 L", "5 liters"),
+    ("5\\text{ mL/s}", "5 mL/s", "5 ml/s"),
+    ("5\\text{ g/L}", "5 g/L", "5 g/l"),
     ("5\\text{ dollars per hour}", "5\\text{ dollars/hour}"),
   ],
 )
