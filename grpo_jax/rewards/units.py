@@ -18,6 +18,7 @@ _SHORT = (
   r"cm|mm|km|(?<=\s)(?:[mg]|ml|m?L(?!\^))|kg|mg|ft|in|mi|lbs?"
   r"|mph|kmh|kph|min|sec|hrs?|deg|sq [a-z]+"
   rf"|{_RATE}/{_RATE}|(?<=\s){_SPACED_RATE}/{_SPACED_RATE}"
+  rf"|(?:{_SPACED_RATE}|hr) per (?:{_SPACED_RATE}|hr)"
 )
 # Other words, except for functions.
 _LONG = r"(?!(?:arc)?(?:sin|cos|tan|cot|csc|log|exp)[xyzabt]?\b)[A-Za-z]{4}[A-Za-z ]*"

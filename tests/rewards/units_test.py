@@ -22,6 +22,8 @@ from grpo_jax.rewards import units
     ("5 mL^2", "5 mL^2", ""),
     ("3g/L", "3g/L", ""),
     ("5 M", "5 M", ""),
+    ("5 x per y", "5 x per y", ""),
+    ("5x per s", "5x per s", ""),
   ],
 )
 def test_an_amount_is_split_from_its_unit(text, amount, unit):
@@ -40,6 +42,11 @@ def test_an_amount_is_split_from_its_unit(text, amount, unit):
     ),
     ("10\\text{ mi/h}", "10 miles per hour", "10\\text{ mi/hr}"),
     ("5\\text{ m/s}", "5\\text{ meters per second}", "5 meters/second", "5 m/s"),
+    ("3\\text{ km/s}", "3 km per s", "3 kilometers per s", "3 km per second"),
+    ("5 m/s", "5 m per s", "5 m per second", "5m per s", "5\\text{ m per s}"),
+    ("5 L/min", "5 L per min", "5 liters per minute"),
+    ("5 m/s^2", "5 m per s^2"),
+    ("5 mph", "5 mi per hr"),
     ("5\\text{ m/s}^2", "5\\text{ m/s^2}", "5\\text{ meters per second squared}"),
     ("5\\text{ km/h}", "5\\text{ kmh}", "5 kph", "5 kilometers per hour"),
     ("5\\text{ ml}", "5\\text{ mL}", "5\\text{ milliliters}", "5 millilitres", "5 ml", "5 mL"),
@@ -59,6 +66,7 @@ def test_rates_differ_by_either_side():
     "5\\text{ m/h}",
     "5\\text{ km/h}",
     "5\\text{ mph}",
+    "5 km per min",
     "5\\text{ m}",
     "5 ml",
   ]
