@@ -26,6 +26,16 @@ _STATED = re.compile(
 )
 # "Option B" without "is" or a colon, which may be an option that is rejected.
 _MENTIONED = re.compile(r"(?i:choice|option)(?![^A-Za-z:]*(?i:is\b|:))")
+# An option that is picked or called correct; not after "if", nor in "those who choose option A".
+_OPTION = r"(?:choice|option)\s+\**[(\[]?(?-i:[A-Z])(?![A-Za-z0-9'])"
+_CONCLUDED = re.compile(
+  r"(?:^|[.!?:;]\s+|\b(?:so|thus|hence|therefore),?\s+)[*>-]{0,2}\s?"
+  rf"(?:(?:(?:I|we)(?:'ll|\s+will)?\s+)?(?:pick|choose|select)\s+(?P<picked>{_OPTION})"
+  rf"|(?:the\s+)?(?P<correct>{_OPTION})[)\]*]{{0,3}}\s+is\s+(?:the\s+)?(?:correct|right|best|answer)"
+  r"(?:\s+(?:answer|choice|option|one))?\*{0,2}"
+  r"(?=[.!]|,(?!\s+(?:but|if|only|though)\b)|\s+(?:as|because|since)\b|\s*$))",
+  re.IGNORECASE | re.MULTILINE,
+)
 # Another letter; that of a formula (V = IR) or of a word (X-rays) is none.
 _MORE = re.compile(
   rf"[\s)\]*.,$}}{_QUOTES}]*(?:,|/|&|\bor\b|\band\b)\s*(?:\*{{1,2}})?[{_QUOTES}]?[(\[]?([B-HJ-Z]|[AI](?!\s+[a-z]))[)\]]?(?![A-Za-z'])(?!\s*=|-[A-Za-z])"
@@ -41,10 +51,11 @@ def option_correct(example: Example, completion: Completion) -> float:
   r"""Returns 1 if the last option that the completion states is the example's answer, else 0.
 
   Statements are `\boxed{B}`, `#### B`, `<answer>B</answer>`, "the answer is (B)", "Answer: B",
-  "the correct option is B", and a line with nothing but the letter. In a box, between the tags and
-  after `####` the option's text may follow: `B) Paris`. Without any, the last "option B" counts,
-  and without that the only letter in brackets on the last line. A statement that names two letters
-  is ambiguous, and wrong. The last line of a truncated completion does not count.
+  "the correct option is B", "I pick option B", "option B is correct" unless another option is, too,
+  and a line with nothing but the letter. In a box, between the tags and after `####` the option's
+  text may follow: `B) Paris`. Without any, the last "option B" counts, and without that the only
+  letter in brackets on the last line. A statement that names two letters is ambiguous, and wrong.
+  The last line of a truncated completion does not count.
 
   Raises:
     ValueError: the example's own answer is no letter.
@@ -73,12 +84,22 @@ def answer_of(completion: Completion) -> str | None:
       stated, at = _first_letter(alone), match.start()
     elif (only := letter(_PLAIN.sub(r"\1", alone))) is not None:
       stated, at = only, match.start()
+  concluded = {_concluded_letter(match): match.start() for match in _CONCLUDED.finditer(text)}
+  if len(concluded) == 1 and max(concluded.values()) > at:
+    ((stated, at),) = concluded.items()
   if text.rfind("\\boxed") > at:
     return _first_letter(last_box(text) or "")
   if at >= 0 or mentioned:
     return stated if at >= 0 else mentioned[-1]
   letters = set(_BRACKETS.findall(text.strip().rpartition("\n")[2]))
   return letters.pop() if len(letters) == 1 else None
+
+
+def _concluded_letter(match: re.Match) -> str | None:
+  """Returns the letter that is picked or called correct; None if another one is, too."""
+  option = match["picked"] or match["correct"]
+  more = _MORE.match(match.string, match.end("picked")) if match["picked"] else None
+  return option[-1] if not more or more[1] == option[-1] else None
 
 
 def _first_letter(text: str) -> str | None:

@@ -202,6 +202,34 @@ def test_an_option_that_is_only_mentioned_counts_if_none_is_stated(text, letter)
 @pytest.mark.parametrize(
   "text, letter",
   [
+    ("Is the answer (A)? No: 2 > 1. Option B is correct.", "B"),
+    ("Suppose the answer is A. That fails.\nSo I pick option B.", "B"),
+    ("The answer is A? No.\n**Option (B)** is the correct answer, as 2 > 1.", "B"),
+    ("Say the answer is A. It is not. Therefore, we choose option B", "B"),
+    ("The answer is A. No, so option B is right", "B"),
+    ("\\boxed{A} is wrong. I'll select option (B).", "B"),
+    ("The answer is B. Option (A) is correct? No.", "B"),
+    ("The answer is B. If option A is correct, 2 > 3.", "B"),
+    ("The answer is B. Option A is correct only if 2 > 3.", "B"),
+    ("The answer is B. Option A is correct, but not the largest.", "B"),
+    ("The answer is B. Option (A) is not correct.", "B"),
+    ("The answer is B. I would not choose option A.", "B"),
+    ("The answer is B. Those who choose option A forget the sign.", "B"),
+    ("The answer is B. If we pick option A, 2 > 3.", "B"),
+    ("The answer is D: all. Option A is correct. Option B is correct.", "D"),
+    ("The answer is A. So I pick option B or C.", None),
+    ("The answer is B? No. Option A is correct.", "A"),
+    ("The answer is B. Is option A correct?\nThe option I chose is the answer.", "B"),
+    ("I pick option A. No, the answer is B.", "B"),
+  ],
+)
+def test_an_option_that_is_picked_or_called_correct_is_stated(text, letter):
+  assert option.answer_of(completion(text)) == letter
+
+
+@pytest.mark.parametrize(
+  "text, letter",
+  [
     ("<think>A or C?</think> <answer>B</answer>", "B"),
     ("<think>The answer is A.</think>\n<answer> (B) </answer>", "B"),
     ("<answer>\nB\n</answer>", "B"),
@@ -253,6 +281,10 @@ def test_the_time_of_an_option_grows_with_the_text():
     "<answer>" + "B " * 10**5,
     "The answer is " + '"' * 10**5,
     "option B " * 30_000,
+    "So I pick option B. " * 20_000,
+    "Option B is correct. " * 20_000,
+    "so" + " " * 10**5,
+    "Option B is" + " " * 10**5,
   ):
     start = time.perf_counter()
     option.answer_of(completion(text))
