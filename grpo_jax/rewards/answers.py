@@ -13,7 +13,8 @@ Answers that count as the same:
 - A comma between groups of three digits is part of a number, but within brackets and before a space
   it separates.
 - Decimals are exact: 1/3 is not 0.333, but it is `0.\\overline{3}`.
-- The case of a letter matters, that of a word does not.
+- The case of a letter matters, that of a word does not. A word is in a command for text, has four
+  letters or more, has the form of `Cat`, or is yes or no: ABC and abc are products.
 """
 
 import itertools
