@@ -45,9 +45,9 @@ _NAMES = "".join(sorted({*string.ascii_lowercase} - {*"dei"}))
 def tell_apart(expected: str, answer: str) -> tuple[str, str] | None:
   """Returns two expressions with other names for the symbols that math-verify would confuse.
 
-  It ignores the case of letters, drops primes, and multiplies letters in a row in any order. So a
-  symbol with a prime, and a capital letter whose small one occurs as well, is renamed to a letter
-  that does not occur.
+  It ignores the case of letters, drops primes, multiplies letters in a row in any order, and reads
+  `\\gamma` as a function of what follows. So `\\gamma`, a symbol with a prime, and a capital letter
+  whose small one occurs as well, is renamed to a letter that does not occur.
 
   Returns:
     None if that does not suffice: capitals in a row are a word, as in HHT and THH, something else
@@ -55,7 +55,9 @@ def tell_apart(expected: str, answer: str) -> tuple[str, str] | None:
   """
   both = f"{expected}\n{answer}"
   symbols = dict.fromkeys(_SYMBOL.findall(both))
-  confused = [s for s in symbols if "'" in s or (s != s.lower() and s.lower() in symbols)]
+  confused = [
+    s for s in symbols if "'" in s or s == "\\gamma" or (s != s.lower() and s.lower() in symbols)
+  ]
   free = [name for name in _NAMES if not {name, name.upper()} & symbols.keys()]
   if _differ_in_words(expected, answer) or _UNCLEAR.search(both) or len(confused) > len(free):
     return None
