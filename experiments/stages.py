@@ -21,20 +21,26 @@ from grpo_jax.errors import SettingError
 from grpo_jax.io import storage
 
 FIRST = "first"  # the name of the section, and of the folder
+SEEDS_APART = 1000  # the seed of a first run less that of the next one
 RUN = "{first}"  # stands for the folder of the first run, in any setting
 
 
 def put_first(config: ConfigDict, first: ConfigDict, *shared: str) -> None:
   """Makes `first` the run before that of `config`, which is changed in place.
 
+  Its seed follows from that of `config` and is another one: with the same seed both would draw the
+  same problems in the same order, and the second run would begin with those that the first has
+  learned.
+
   Args:
     config: of the run that starts from the policy of the first one.
     first: any config; it may have a `first` of its own.
     *shared: settings and sections that the two then have in common, with the values of `config`,
-      so that one flag sets both: besides `init_from` and `seed`.
+      so that one flag sets both: besides `init_from`.
   """
   config.first = first
-  for name in ("init_from", "seed", *shared):
+  first.seed = config.get_ref("seed") + SEEDS_APART
+  for name in ("init_from", *shared):
     section, _, last = name.rpartition(".")
     mine, its = (operator.attrgetter(section)(c) if section else c for c in (config, first))
     its[last] = mine[last] if isinstance(mine[last], ConfigDict) else mine.get_ref(last)

@@ -3,6 +3,7 @@
 import pytest
 
 from experiments import gemma3_270m, stages
+from grpo_jax.data import loader
 from grpo_jax.setup.resolve import resolve
 from grpo_jax.types import STOPPED, Completion, Example
 
@@ -14,10 +15,21 @@ def test_sft_comes_first_and_grpo_starts_from_it(arg, rank, tmp_path):
   first, last = (resolve(stage.config) for stage in stages.divide(c, "runs/1"))
   assert (first.objective.name, last.objective.name) == ("sft", "grpo")
   assert (first.init_from, last.init_from) == ("weights", "runs/1/first")
+  assert (first.seed, last.seed) == (1003, 3)
   for run in (first, last):
-    assert (run.seed, run.data.path, run.lora.rank) == (3, str(tmp_path), rank)
+    assert (run.data.path, run.lora.rank) == (str(tmp_path), rank)
   assert first.data.template == last.data.template
   assert first.data.name == last.data.name == ("gsm8k" if "gsm8k" in arg else "arithmetic")
+
+
+def test_grpo_does_not_begin_with_the_problems_of_the_sft():
+  """A policy solves those more often, so that its reward would fall when they are over."""
+  drawn = []
+  for stage in stages.divide(gemma3_270m.get_config(), "runs/1"):
+    run = resolve(stage.config)
+    batches = loader.Batches(run.open_train(), prompts=640, seed=run.seed)
+    drawn.append({example.question for example in next(batches)})
+  assert len(drawn[0] & drawn[1]) < 30
 
 
 def test_grpo_alone_is_the_second_run_of_both():

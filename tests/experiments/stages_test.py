@@ -55,10 +55,17 @@ def test_the_second_run_starts_from_the_first():
   c.data.path, c.data.arithmetic.size = "d", 9
   first, last = stages.divide(c, "runs/1/")
   assert first.workdir == "runs/1/first" and last.workdir == "runs/1/"
-  assert first.config.to_dict() == c.first.to_dict() and first.config.seed == 7
+  assert first.config.to_dict() == c.first.to_dict()
+  assert (first.config.seed, last.config.seed) == (1007, 7)
   assert (first.config.data.path, first.config.data.arithmetic.size) == ("d", 9)
   assert last.config.init_from == "runs/1/first" and "first" not in last.config
   assert c.init_from == "" and "first" in c  # as it was
+
+
+def test_the_seed_of_the_first_run_can_be_given():
+  c = two_runs()
+  c.first.seed, c.seed = 5, 7
+  assert [stage.config.seed for stage in stages.divide(c, "runs/1")] == [5, 7]
 
 
 def test_a_list_in_a_setting_is_no_name_of_the_first_run():
