@@ -73,7 +73,8 @@ def test_given_tokens_are_as_if_they_were_not_there(name):
   """Loss, metrics and gradients; numbers at given tokens have no influence."""
   objective, cfg, r = cases.given(name)
   out = cases.predictions(objective, r)
-  loss, metrics, gradient = loss_and_gradient(objective, cfg, r, out)
+  episodes = dataclasses.replace(r, sampled=common.sampled_mask(r) > 0)
+  loss, metrics, gradient = loss_and_gradient(objective, cfg, episodes, out)
   longer = with_given_tokens(r)
   lengths, filler = np.asarray(r.lengths), np.random.default_rng(4)
   wide = jax.tree.map(lambda x: spread(x, lengths, filler), out)
