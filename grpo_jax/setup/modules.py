@@ -163,6 +163,9 @@ def forget_changed() -> None:
   for file, (digest, _) in list(_files.items()):
     if inputs.describe_file(file) != digest:
       del _files[file]
+      # the next run may not name it, and then does not depend on it
+      for where in [name for name in loaded if pathlib.Path(name).resolve() == file]:
+        del loaded[where]
 
 
 def _run(file: pathlib.Path) -> ModuleType:

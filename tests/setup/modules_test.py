@@ -129,5 +129,7 @@ def test_a_file_is_run_once_and_again_when_it_has_changed_before_another_run(tmp
   file.write_text("def f(example, completion):\n  return 2.0\n")
   assert find(file) is first and modules.loaded[str(file)] == digest
   modules.forget_changed()
+  # a run that does not name it does not depend on it
+  assert str(file) not in modules.loaded and str(other) in modules.loaded
   assert find(file)(None, None) == 2.0 and modules.loaded[str(file)] != digest
   assert find(other) is kept
