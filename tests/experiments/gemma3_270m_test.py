@@ -23,7 +23,7 @@ def test_sft_comes_first_and_grpo_starts_from_it(arg, rank, tmp_path):
 
 
 def test_grpo_does_not_begin_with_the_problems_of_the_sft():
-  """A policy solves those more often, so that its reward would fall when they are over."""
+  """Keeps a fall of the reward out of a run: a policy solves those of its SFT more often."""
   drawn = []
   for stage in stages.divide(gemma3_270m.get_config(), "runs/1"):
     run = resolve(stage.config)

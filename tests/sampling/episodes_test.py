@@ -250,7 +250,7 @@ def test_an_environment_that_answers_none_of_the_first_episodes_ends_the_run():
 
 
 def test_a_run_goes_on_if_its_environment_is_late_after_it_has_answered_once():
-  """An evaluation has limits of its own, and the same workers."""
+  """Covers an evaluation, which has limits of its own and the same workers."""
   workers = Lost(0)
   assert not play(workers=workers)[2]
   workers.lost = len(workers.asked) + 6

@@ -152,7 +152,7 @@ def test_slots_do_not_change_what_is_sampled(slots):
 
 @pytest.mark.parametrize("prompts, group", [(8, 32), (256, 1)])
 def test_no_more_logits_are_held_than_there_are_slots(prompts, group):
-  """The first token of a sample is drawn before it has a slot."""
+  """Looks at first tokens, which are drawn before a sample has a slot."""
   config = dataclasses.replace(variants.variant("test_qwen3"), vocab=1 << 14)
   decoder = Decoder(config, tiny.layout())
   cfg = tiny.section("sampler", group=group, max_length=tiny.L, slots=4)

@@ -19,7 +19,7 @@ def test_what_is_left_of_an_earlier_export_is_not_read(tmp_path):
 
 
 def test_all_layers_of_a_leaf_are_gathered_by_one_program():
-  """An export of 36 layers on several hosts would compile 36 programs for each leaf."""
+  """Saves compiling: 36 layers would take 36 programs for each leaf on several hosts."""
   mesh = jax.make_mesh((2,), ("fsdp",))
   sharding = jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec(None, "fsdp"))
   leaf = jax.device_put(jnp.arange(24, dtype=jnp.float32).reshape(3, 4, 2), sharding)
