@@ -64,6 +64,7 @@ for sizes in ({"fsdp": 2}, {"fsdp": 1, "group": 2}, {"fsdp": 1, "tensor": 2}):
 
 with Lifeline():
   print("ready", flush=True)
+  hosts.gather(None)  # both have printed it
   if here:
     os.kill(os.getpid(), 9)
   hosts.gather(None)  # waits for the other
