@@ -188,8 +188,8 @@ def step_returns(
   if scale != "none":
     over = (1, 2) if scale == "group" else None
     squares = masked.masked_sum(centred**2, kept, over, True)
-    count = jnp.sum(kept, over, keepdims=True)
-    centred = centred / (jnp.sqrt(squares / jnp.maximum(count - ddof, 1.0)) + eps)
+    std = jnp.sqrt(squares / jnp.maximum(jnp.sum(kept, over, keepdims=True) - ddof, 1.0))
+    centred = jnp.where(squares > 0.0, centred / (std + eps), 0.0)
   return centred
 
 

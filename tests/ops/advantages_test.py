@@ -331,9 +331,9 @@ def test_step_returns_of_one_step_are_the_outcomes_advantage_and_equal_groups_ha
   assert not np.any(expected[1])
   steps = np.repeat(STEPS[:, 2:], 7, axis=1)
   for equal in np.float32([0.1, 0.3, 0.7]):
-    assert not np.any(
-      adv.step_returns(np.where(steps, equal, np.nan), steps, np.ones((1, 7), bool))
-    )
+    rewards = np.where(steps, equal, np.nan)
+    for eps in (1e-4, 0.0):
+      assert (adv.step_returns(rewards, steps, np.ones((1, 7), bool), eps=eps) == 0).all()
 
 
 def test_step_returns_leave_out_completions_that_only_fill_the_batch():
