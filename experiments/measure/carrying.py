@@ -5,7 +5,8 @@
 
 A model with random weights samples: each token ends its completion with probability 1 / mean, so
 that lengths are geometric. Nothing is learned and nothing is scored. Steps with and without carry
-alternate, after one of each that compiles; the numbers are medians of --steps of each.
+alternate. The first two of each compile and are dropped; the numbers are medians of --steps of
+each.
 """
 
 import statistics

@@ -3,10 +3,11 @@
     J   = mean over tokens of rho A - penalty |log rho| on the chosen ones
     cov = (A - mean A) (log pi_old - mean log pi_old), means over all tokens of the batch
 
-Chosen is the `share` of tokens with the largest cov: likely ones that A makes likelier still, from
-which most of the fall of the entropy comes. The coefficient of grad log pi is rho A - penalty
-sign(log rho) on them and rho A on the others; nothing is clipped. At pi = pi_old it is REINFORCE,
-so it needs several updates on a rollout. Everything before the loss is GRPO's.
+Chosen is the `share` of tokens with the largest cov: mostly unlikely ones with A < 0, which it
+makes less likely still, then likely ones with A > 0. Both lower the entropy. The coefficient of
+grad log pi is rho A - penalty sign(log rho) on them and rho A on the others; nothing is clipped. At
+pi = pi_old it is REINFORCE, so it needs several updates on a rollout. Everything before the loss is
+GRPO's.
 
 The paper's share is 2e-3 for a model of 7B parameters and 2e-4 for one of 32B. Its authors' code
 chooses in each microbatch, by the policy as it is there; here it is the whole batch, by pi_old, so
