@@ -387,12 +387,14 @@ first, s = (got.step, got.states["policy"]) if got else (0, state.create(params,
 shard = s.params["policy"]["weight"].addressable_shards[0]
 assert np.array_equal(shard.data, np.arange(8.0).reshape(2, 4)[shard.index])
 with signals.stop_signals() as stopping:
-  print("ready", flush=True)
+  if not pause:
+    print("ready", flush=True)
   for step in range(first + 1, first + 1000):
     time.sleep(0.02)
     if step == first + pause:
       checkpoints.save(step - 1, {"policy": s}, {}, {}, wait=True)
-      time.sleep(3)
+      print("ready", flush=True)
+      time.sleep(3)  # jax looks for a signal once a second
     if name := stopping():
       checkpoints.save(step, {"policy": s}, {}, {}, wait=True)
       break
