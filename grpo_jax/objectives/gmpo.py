@@ -6,7 +6,8 @@
 The coefficient of grad log pi is exp(mean of c_t) A on the tokens that are not clipped, with the
 weights of a mean over completions. The bounds are of log rho; the paper's are 0.4. Where nothing is
 clipped it is GSPO without a clip, and on completions of one token GRPO with bounds e^-0.4 and
-e^0.4. All tokens of a completion should have one advantage. Everything before the loss is GRPO's.
+e^0.4. All tokens of a completion should have one advantage; weights of tokens (mismatch=token)
+count by their mean. Everything before the loss is GRPO's.
 """
 
 import dataclasses
@@ -15,7 +16,7 @@ import math
 import jax.numpy as jnp
 from ml_collections import ConfigDict
 
-from grpo_jax.objectives import common, grpo, metrics
+from grpo_jax.objectives import common, grpo, metrics, shared_settings
 from grpo_jax.ops import surrogate
 from grpo_jax.types import Array, Metrics, Outputs, TrainBatch
 
@@ -29,6 +30,12 @@ def settings() -> ConfigDict:
   for unread in ("clip_delta", "kl_past_bound", "kl_in_reward", "top_entropy"):
     del c[unread]
   return c
+
+
+def check(cfg: ConfigDict) -> None:
+  """Refuses what GRPO refuses, and to treat tokens apart, since all share one ratio."""
+  grpo.check(cfg)
+  shared_settings.check_one_ratio(cfg)
 
 
 def bounds(batch: TrainBatch, cfg: ConfigDict) -> tuple[float, float]:
@@ -53,4 +60,6 @@ def loss(outputs: Outputs, batch: TrainBatch, cfg: ConfigDict) -> tuple[Array, M
   return jnp.sum(batch.weights * (kl - gain - bonus)), reported
 
 
-OBJECTIVE = dataclasses.replace(grpo.OBJECTIVE, loss=loss, settings=settings, bounds=bounds)
+OBJECTIVE = dataclasses.replace(
+  grpo.OBJECTIVE, loss=loss, settings=settings, check=check, bounds=bounds
+)

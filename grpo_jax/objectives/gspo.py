@@ -6,7 +6,7 @@
 `token_level=True` is GSPO-token (eq. 14): sg(s) pi / sg(pi) for each token. With one advantage for
 each completion its value and gradient are the same; process rewards need it, since their tokens
 differ in A. The bounds are smaller than GRPO's, because s averages over a completion: the paper's
-are 3e-4 and 4e-4.
+are 3e-4 and 4e-4. Without `token_level`, weights of tokens (mismatch=token) count by their mean.
 
 Everything before the loss is GRPO's. On completions of one token GSPO is GRPO.
 
@@ -20,7 +20,7 @@ import dataclasses
 from ml_collections import ConfigDict
 
 from grpo_jax.errors import SettingError
-from grpo_jax.objectives import grpo
+from grpo_jax.objectives import grpo, shared_settings
 from grpo_jax.ops import surrogate
 from grpo_jax.types import Array, Metrics, Outputs, TrainBatch
 
@@ -35,8 +35,10 @@ def settings() -> ConfigDict:
 
 
 def check(cfg: ConfigDict) -> None:
-  """Refuses what GRPO refuses, and advantages of single tokens where all share one ratio."""
+  """Refuses what GRPO refuses, and to treat tokens apart where all share one ratio."""
   grpo.check(cfg)
+  if not cfg.token_level:
+    shared_settings.check_one_ratio(cfg)
   if cfg.top_entropy < 1.0 and not cfg.token_level:
     raise SettingError(
       f"top_entropy={cfg.top_entropy} with token_level=False: a sequence's ratio moves all of its "

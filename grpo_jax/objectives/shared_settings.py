@@ -16,6 +16,8 @@ from grpo_jax.errors import SettingError
 from grpo_jax.ops import advantages, masked
 from grpo_jax.ops import mismatch as mismatches
 
+# advantages that differ from token to token whatever the rewards are
+OF_TOKENS = ("otb", "prefix_credit", "step_returns")
 LARGEST_WEIGHT = 1e6  # of a reward: sums stay finite in float32
 
 
@@ -140,6 +142,20 @@ def check_keep_condition(cfg: ConfigDict, *choices: str) -> None:
   """Refuses to leave tokens out by advantages that the objective does not have."""
   if cfg.keep != "all":
     check_choice(cfg, "keep_condition", choices)
+
+
+def check_one_ratio(cfg: ConfigDict) -> None:
+  """Refuses to treat tokens of a completion apart, where all of them have one ratio."""
+  why = "a completion's ratio moves all of its tokens alike"
+  if cfg.keep == "token":
+    raise SettingError(f"keep='token': {why}; use sequence, geometric, max or mean")
+  if cfg.keep != "all" and cfg.keep_condition == "onwards":
+    raise SettingError(f"keep_condition='onwards': {why}; use always or negative")
+  if cfg.advantage in OF_TOKENS:
+    raise SettingError(
+      f"advantage={cfg.advantage!r} gives each token its own: {why}; use another advantage or "
+      "another objective"
+    )
 
 
 def check_at_least(cfg: ConfigDict, least: float, *settings: str) -> None:

@@ -142,7 +142,9 @@ def _gdpo(rng: Random) -> Settings:
 def _mismatch(mode: str) -> Callable[[Random], Settings]:
   def draw(rng: Random) -> Settings:
     low, high = _maybe(rng, rng.uniform(0.5, 0.95)), rng.uniform(1.05, 2.0)
-    return _one_of(LOSSES, rng) | dict(
+    # our gspo refuses to leave out tokens that still move the ratio
+    losses = TOKEN_LOSSES if mode == "token_mask" else LOSSES
+    return _one_of(losses, rng) | dict(
       use_vllm=True,
       vllm_importance_sampling_correction=True,
       vllm_importance_sampling_mode=mode,

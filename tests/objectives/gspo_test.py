@@ -7,6 +7,7 @@ import pytest
 
 from grpo_jax.errors import SettingError
 from grpo_jax.objectives import (
+  gmpo,
   grpo,
   gspo,
 )
@@ -55,3 +56,21 @@ def test_a_sequence_cannot_leave_out_tokens_by_entropy():
   with pytest.raises(SettingError, match="top_entropy=0.2 with token_level=False"):
     cases.settings(gspo, top_entropy=0.2)
   cases.settings(gspo, top_entropy=0.2, token_level=True)
+
+
+@pytest.mark.parametrize("objective", [gspo, gmpo], ids=["gspo", "gmpo"])
+@pytest.mark.parametrize(
+  "setting, changes",
+  [
+    ("keep='token'", {"keep": "token", "keep_high": 2.0}),
+    (
+      "keep_condition='onwards'",
+      {"keep": "mean", "keep_high": 2.0, "keep_condition": "onwards"},
+    ),
+    ("advantage='prefix_credit'", {"advantage": "prefix_credit"}),
+  ],
+)
+def test_one_ratio_for_all_tokens_does_not_treat_them_apart(objective, setting, changes):
+  with pytest.raises(SettingError, match=setting):
+    cases.settings(objective, **changes)
+  cases.settings(gspo, token_level=True, **changes)

@@ -240,7 +240,7 @@ def test_an_unknown_name_is_refused_by_every_objective_that_reads_it(name):
 # Of every setting of any objective another value than its default, and what must be so for it to
 # count.
 OTHER = {
-  "advantage": ("prefix_credit", {}),
+  "advantage": ("opo", {}),
   "advantage_arguments": ((("factor", 2.0),), {"advantage": "objective_cases:times"}),
   "baseline": ("leave_one_out", {"scale": "none"}),
   "scale": ("batch", {}),
@@ -297,12 +297,12 @@ OTHER = {
   "mismatch": ("token", {}),
   "mismatch_low": (0.9, {"mismatch": "token"}),
   "mismatch_high": (1.1, {"mismatch": "token"}),
-  "keep": ("token", {"keep_high": 1.0}),
-  "keep_by": ("k2", {"keep": "token", "keep_high": 0.9}),
-  "keep_low": (0.9, {"keep": "token", "keep_high": 2.0}),
-  "keep_high": (1.0, {"keep": "token", "keep_low": 0.1}),
-  "keep_condition": ("negative", {"keep": "token", "keep_high": 1.0}),
-  "keep_live": (True, {"keep": "token", "keep_high": 1.0}),
+  "keep": ("mean", {"keep_high": 1.0}),
+  "keep_by": ("k2", {"keep": "mean", "keep_high": 0.9}),
+  "keep_low": (0.9, {"keep": "mean", "keep_high": 2.0}),
+  "keep_high": (1.0, {"keep": "mean", "keep_low": 0.1}),
+  "keep_condition": ("negative", {"keep": "mean", "keep_high": 1.0}),
+  "keep_live": (True, {"keep": "mean", "keep_high": 1.0}),
 }
 
 

@@ -33,6 +33,7 @@ top_entropy   TRL chooses tokens by the live policy's entropy in each microbatch
               ceil(q n), which is one more for some n; our share is smaller there. With the
               sequence's ratio TRL leaves tokens out of the sum whose log-probs still move the
               ratio; our `gspo` refuses that.
+token_mask    The same: no case has the sequence's ratio.
 off_policy    TRL keeps completions with a mean of log mu - log pi of at most the threshold, we
               those with a geometric mean of pi / mu of at least e^-threshold. Without vLLM TRL
               compares with pi_old, which is mu in those cases. TRL can combine this mask with a
