@@ -24,6 +24,7 @@ from grpo_jax.aliases import Json
 from grpo_jax.errors import SettingError
 
 PATIENCE = 10.0  # seconds that a reply may take on a busy machine, besides those of computing
+DYING = 1.0  # seconds until a process has ended after its pipes have; a dump of memory is off
 LONGEST_POLL = 3600.0  # seconds; the system counts milliseconds, at most 2^31 of them
 SET_DEATH_SIGNAL = 1  # PR_SET_PDEATHSIG of prctl(2)
 
@@ -123,6 +124,7 @@ class _Child:
     files: bool,
   ):
     self.memory, self.seconds, self.patience = memory, seconds, patience
+    self.dying = False  # its end of the replies is closed
     requests, to_child = os.pipe()
     from_child, replies = os.pipe()
     worker = os.getpid()
@@ -163,6 +165,7 @@ class _Child:
       if self.replies in ready:
         chunk = os.read(self.replies, 1 << 16)
         if not chunk:
+          self.dying = True
           return b""
         reply += chunk
     return reply
@@ -183,8 +186,9 @@ class _Child:
       self.requests.close()
     os.close(self.replies)
     ended, status = os.waitpid(self.pid, os.WNOHANG)
-    if not ended:
-      time.sleep(0.01)  # the pipe of a dying child closes a little before the child has ended
+    end = time.monotonic() + (DYING if self.dying else 0)
+    while not ended and time.monotonic() < end:
+      time.sleep(0.01)
       ended, status = os.waitpid(self.pid, os.WNOHANG)
     if not ended:
       os.kill(self.pid, signal.SIGKILL)

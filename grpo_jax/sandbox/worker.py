@@ -161,8 +161,9 @@ class Pool:
 
   def ask_all(self, requests: Sequence[Message]) -> list[Message]:
     """Returns the replies to requests, in their order."""
-    replies = [self.submit(request) for request in requests]
+    replies: list[futures.Future[Message]] = []
     try:
+      replies.extend(map(self.submit, requests))
       return [reply.result() for reply in replies]
     except BaseException:
       self.drop(replies)

@@ -20,7 +20,7 @@ from several_hosts import errors, free_port, start, wait
 from grpo_jax.distributed import inputs, lifeline
 from grpo_jax.tokenizer import making
 
-MOST_SECONDS = 60  # from the start of the processes to the end of all
+MOST_SECONDS = 150  # from the start of the processes to the end of all
 
 CONFIG = """
 from grpo_jax.setup import defaults

@@ -105,14 +105,14 @@ def test_a_late_group_is_a_fault_and_groups_that_are_always_late_end_the_run():
 
   # The first of a group may be missing: what went wrong is looked for in the whole group.
   groups = [[None, written(1)], [None, written(4)], *[[None, written(1)]] * 9]
-  scores = combine.score([("slow", slow, 1.0)], [EXAMPLE] * 3, groups[:3], 4, deadline=0.05)
+  scores = combine.score([("slow", slow, 1.0)], [EXAMPLE] * 3, groups[:3], 4, deadline=0.3)
   assert [(f.prompt, f.message) for f in scores.faults] == [
-    (p, "took longer than 0.05 s (rewards.deadline)") for p in (0, 2)
+    (p, "took longer than 0.3 s (rewards.deadline)") for p in (0, 2)
   ]
   with pytest.raises(
     SettingError, match="'slow' took longer than .* on each of the first 5 groups"
   ):
-    combine.score([("slow", slow, 1.0)], [EXAMPLE] * 9, groups[2:], 4, deadline=0.05)
+    combine.score([("slow", slow, 1.0)], [EXAMPLE] * 9, groups[2:], 4, deadline=0.3)
 
 
 def test_an_evaluation_refuses_it_by_name():
@@ -139,7 +139,7 @@ def test_scoring_ahead_has_the_time_of_all_that_it_stands_for(tmp_path):
     match=r"score_ahead of rewards.group_reward_test failed on 2 completions.*than 0.2 s",
   ):
     combine.ahead([ahead], *pair, deadline=0.1)
-  assert 0.2 < time.perf_counter() - start < 5
+  assert 0.2 < time.perf_counter() - start < 30
   with pytest.raises(
     SettingError, match=r"score_ahead of rewards.group_reward_test failed on 2 .*ZeroDivisionError"
   ):

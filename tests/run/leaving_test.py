@@ -81,13 +81,15 @@ ORPHANS = """
 import os, signal, subprocess, sys, time
 from grpo_jax.run import leaving
 with leaving.until_done():
+  told, tell = os.pipe()
   forked = os.fork()
   if forked == 0:
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     subprocess.Popen(["sleep", "1000"])
+    os.write(tell, b"ready")
     time.sleep(1000)
   started = subprocess.Popen(["sleep", "1000"], start_new_session=True)
-  time.sleep(0.5)
+  os.read(told, 5)
   print(forked, started.pid, flush=True)
   {end}
 """

@@ -24,7 +24,7 @@ def folder(request, tmp_path):
 @pytest.fixture
 def quick(monkeypatch):
   monkeypatch.setattr(lock, "RENEW_SECONDS", 0.1)
-  monkeypatch.setattr(lock, "STALE_SECONDS", 1.0)
+  monkeypatch.setattr(lock, "STALE_SECONDS", 2.0)
   # as if each process ran elsewhere
   monkeypatch.setattr(lock, "_machine", lambda: str(uuid.uuid4()))
 

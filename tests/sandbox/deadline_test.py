@@ -38,12 +38,12 @@ def backtracking():
 @pytest.mark.parametrize("function", [forever, stubborn, backtracking, lambda: time.sleep(60)])
 def test_a_call_without_an_end_is_stopped(function):
   start = time.perf_counter()
-  with Guard(0.2) as call:
+  with Guard(0.5) as call:
     for _ in range(2):
-      with pytest.raises(Late, match=r"took longer than 0.2 s \(rewards.deadline\)"):
+      with pytest.raises(Late, match=r"took longer than 0.5 s \(rewards.deadline\)"):
         call(function)
     assert call(lambda: 7) == 7
-  assert time.perf_counter() - start < 5
+  assert time.perf_counter() - start < 30
 
 
 def test_values_and_errors_come_through():
@@ -57,9 +57,9 @@ def test_values_and_errors_come_through():
 
 def test_nothing_is_left_behind():
   before = signal.getsignal(signal.SIGALRM)
-  with Guard(0.05) as call:
+  with Guard(0.5) as call:
     call(lambda: None)
-    time.sleep(0.1)  # beyond the deadline, but not in a call
+    time.sleep(0.7)  # beyond the deadline, but not in a call
   assert signal.getsignal(signal.SIGALRM) == before and signal.getitimer(signal.ITIMER_REAL) == (
     0.0,
     0.0,

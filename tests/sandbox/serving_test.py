@@ -24,6 +24,10 @@ def answer(request):
     return {{"length": len(bytes(2**40))}}  # at once: to fill pages is to compute, too
   if request["do"] == "sleep":
     time.sleep(60)
+  if request["do"] == "die":
+    os.closerange(3, 64)  # the pipes of a process that ends close before it has ended
+    time.sleep(0.3)
+    os._exit(7)
   while request["do"] == "compute":
     pass
   if request["do"] == "print":
@@ -50,6 +54,7 @@ def test_limits_of_a_process(tmp_path, monkeypatch):
   assert process.ask({"do": "compute"}) == {"error": "computes for more than 0.2 seconds"}
   assert process.ask({"do": "sleep"}) == {"error": "takes more than 5 seconds"}
   assert "ended its process with code 1" in process.ask({"do": "write"})["error"]
+  assert "ended its process with code 7" in process.ask({"do": "die"})["error"]
   assert not (tmp_path / "written").exists() or not (tmp_path / "written").read_text()
   assert process.ask({"do": "nothing"}) == {"did": "nothing"} and process.process.pid == number
   process.process.kill()
@@ -111,8 +116,10 @@ worker.Process("programs", "1e8").ask({{"do": "wait"}})
 def test_what_works_without_a_limit_ends_when_the_run_is_killed(programs):
   command = [sys.executable, "-c", RUN.format(root=str(ROOT))]
   with subprocess.Popen(command, env=environment()) as run:
-    running = programs()
-    run.kill()
+    try:
+      running = programs()
+    finally:
+      run.kill()
   assert all(gone(pid) for pid in running)
 
 
