@@ -272,10 +272,20 @@ def beyond_context(model: Model, experiment: Experiment) -> list[str]:
 
 
 def batches(experiment: Experiment, model: Model) -> loader.Batches:
-  """Returns endless shuffled training batches; every host makes the whole batch."""
+  """Returns endless shuffled training batches; every host makes the whole batch.
+
+  Raises:
+    SettingError: all prompts are too long, or `offline.held_out` leaves none to learn from.
+  """
   sources, weights = experiment.open_train(), [each.weight for each in experiment.train_data]
   for examples in sources:
     check_prompts(examples, model, experiment, "data.name")
+  size, held_out = sum(map(len, sources)), experiment.offline.held_out
+  if held_out >= size > 0:
+    raise SettingError(
+      f"offline.held_out={held_out}: the data have {size} examples, and none would be left to "
+      f"learn from; use less than {size}"
+    )
   return loader.Batches(
     sources,
     weights,

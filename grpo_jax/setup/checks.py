@@ -187,10 +187,19 @@ def check_rewards(experiment: Experiment) -> None:
 
 
 def check_weights(experiment: Experiment) -> None:
-  """Refuses rewards that all have weight 0, if the objective learns from their sum."""
-  objective, advantage = experiment.objective, experiment.objective.cfg.get("advantage", "")
+  """Refuses rewards that all have weight 0, if what is learned follows from their sum."""
+  objective, o = experiment.objective, experiment.offline
+  advantage = objective.cfg.get("advantage", "")
   own = ":" in advantage or "." in objective.name
-  if experiment.source != "live" or objective.objective.teacher or own or advantage == "gdpo":
+  if objective.objective.teacher or own or advantage == "gdpo":
+    return
+  summed = {
+    "live": True,
+    "samples": "threshold" in objective.cfg,
+    "pairs": not o.pairs,
+    "steps": not (o.steps or o.continuations),
+  }
+  if not summed.get(experiment.source):
     return
   if not any(weight for _, weight in experiment.components):
     names = ", ".join(experiment.reward_names)

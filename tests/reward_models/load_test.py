@@ -18,6 +18,18 @@ def test_a_judge_of_another_tokenizer(config):
     load.check_tokenizer(ours, theirs, "here")
 
 
+def test_what_is_held_out_leaves_some_to_learn_from(config):
+  model = build.model(make(config))
+  size = build.batches(make(config), model).size
+  config.offline.held_out = size
+  with pytest.raises(
+    SettingError, match=f"^offline.held_out={size}: the data have {size} ex.*less"
+  ):
+    collector.check_collector(make(config), model)
+  config.offline.held_out = size - 1
+  collector.check_collector(make(config), model)
+
+
 def test_a_check_reads_no_weights_of_reward_models(config, monkeypatch):
   loads = []
   monkeypatch.setattr(load, "_check_model", lambda *_: lambda: loads.append("judge"))

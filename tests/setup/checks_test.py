@@ -58,6 +58,36 @@ def test_groups_of_one(config):
     checks.check(make(config), tiny.decoder())
 
 
+@pytest.mark.parametrize(
+  "objective, changes, exempt",
+  [
+    ("grpo", {}, {}),
+    ("rft", {"loop": "offline", "offline.data": "samples"}, {}),
+    (
+      "dpo",
+      {"loop": "offline", "offline.data": "pairs"},
+      {"offline.pairs": "pairs.jsonl"},
+    ),
+    (
+      "process_reward_model",
+      {"loop": "process_reward_model", "offline.data": "steps"},
+      {"offline.continuations": 4},
+    ),
+  ],
+)
+def test_rewards_of_weight_0_teach_nothing(config, objective, changes, exempt):
+  config.objective = defaults.objective(objective, config)
+  config.update_from_flattened_dict(changes)
+  decoder = tiny.decoder()
+  checks.check(make(config), decoder)
+  config.rewards.functions = tuple((n, f, 0.0) for n, f, _ in config.rewards.functions)
+  with pytest.raises(SettingError, match="has the weight 0, .*nothing would be learned"):
+    checks.check(make(config), decoder)
+  if exempt:
+    config.update_from_flattened_dict(exempt)
+    checks.check(make(config), decoder)
+
+
 def own(rollouts):
   """An advantage that needs no group."""
   return rollouts.rewards
