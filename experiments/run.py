@@ -10,6 +10,7 @@ or is killed, all end within seconds and say which one and why (grpo_jax/distrib
 Bad input ends the program with one line on stderr and exit code 2.
 """
 
+import dataclasses
 import functools
 import glob
 import os
@@ -108,9 +109,9 @@ def make_runs(runs: Sequence[Stage]) -> None:
       trains.append(loop_names.find(run.config.loop))
       experiments.append(resolve.resolve(run.config))
   done = [any(hosts.gather(stages.is_done(run))) for run in runs[:-1]] + [False]
-  for before, was_done, experiment in zip(runs, done, experiments[1:]):
-    if not was_done:  # otherwise the later run starts at once
-      check_later(experiment, experiments[0], before.workdir)
+  for i, before in enumerate(runs[:-1]):
+    if not done[i]:  # otherwise the later run starts at once
+      check_later(experiments[i + 1], experiments[: i + 1], before.workdir)
   if len(runs) > 1:  # a single one does it itself
     for experiment, run in zip(experiments, runs):
       ours = recorded(experiment), experiment.own_defaults(), unread.names(experiment)
@@ -135,22 +136,49 @@ def make_runs(runs: Sequence[Stage]) -> None:
     heap.release()
 
 
-def check_later(experiment: "Experiment", first: "Experiment", before: str) -> None:
+def check_later(experiment: "Experiment", earlier: Sequence["Experiment"], before: str) -> None:
   """Refuses settings of a later run before the first one starts, as its own start would.
 
   What comes from `before`, the folder of the run before it, is not there yet: a policy from there
-  has the shape of the first run's.
+  has the shape of the first run's, and adapters stand on its export.
+
+  Args:
+    experiment: of the later run.
+    earlier: of those before it, in their order.
+    before: folder of the last of these.
   """
   from grpo_jax.evaluation.evaluator import Evaluator  # imports jax
-  from grpo_jax.loops import collector, iterative, offline, process_reward_model, reward_model
+  from grpo_jax.evaluation.pair_evaluator import PairEvaluator
+  from grpo_jax.evaluation.step_evaluator import StepEvaluator
+  from grpo_jax.loops import (
+    collector,
+    iterative,
+    offline,
+    process_reward_model,
+    reward_model,
+    teacher_prompts,
+  )
+  from grpo_jax.loops.reward_data import continuations
   from grpo_jax.loops.teaching import OUTCOME
   from grpo_jax.objectives.base import reads_reference
   from grpo_jax.reward_models import load
-  from grpo_jax.setup import build, checks, references
+  from grpo_jax.setup import adapters, build, checks, references
   from grpo_jax.setup.experiment import LIVE, changed
 
-  start = experiment
+  start, first, bare = experiment, earlier[0], {}
   if storage.inside(experiment.init_from, before):
+    if earlier[-1].kind in checks.REWARD_LOOPS and experiment.kind not in checks.REWARD_LOOPS:
+      raise SettingError(
+        f"{stages.FIRST}.loop={earlier[-1].loop!r}: trains a reward model, and this run would "
+        f"start from it; write {stages.RUN!r} where it is used, as in "
+        f"rewards.outcome_models=(('judge', {stages.RUN!r}, 1.0),)"
+      )
+    if experiment.lora.rank and not earlier[-1].checkpoint.export:
+      raise SettingError(
+        f"lora.rank={experiment.lora.rank} with {stages.FIRST}.checkpoint.export=False: adapters "
+        f"stand on the export of the run before; use {stages.FIRST}.checkpoint.export=True"
+      )
+    bare = {"lora.rank": 0}
     shape = {
       "init_from": first.init_from,
       "tokenizer": experiment.tokenizer or first.tokenizer,
@@ -158,8 +186,12 @@ def check_later(experiment: "Experiment", first: "Experiment", before: str) -> N
     }
     start = changed(experiment, shape)
   judges = start.kind in checks.REWARD_LOOPS
-  model = build.model(start, scores=judges)
+  model = build.model(changed(start, bare), scores=judges)
+  adapted = dataclasses.replace(model.decoder, lora=adapters.make_lora(start.lora))
+  model = model._replace(decoder=adapted)
   checks.check(start, model.decoder)
+  if start.kind == "online":
+    teacher_prompts.check(start)
   if start.kind == "iterative":
     iterative.check(experiment, absent=before)
     source = experiment.iterative.reward_model
@@ -169,13 +201,15 @@ def check_later(experiment: "Experiment", first: "Experiment", before: str) -> N
     process_reward_model.read_solutions(start, model)
   live, filed = start.kind in LIVE, bool(start.offline.steps)
   drawn = not live and not filed and offline.make_batches(start, model)[0] is not None
+  evaluators = {"reward_model": PairEvaluator, "process_reward_model": StepEvaluator}
+  evaluators.get(start.kind, Evaluator)(start, model)
   if judges and drawn and not storage.inside(start.offline.teacher, before):
     start, model = reward_model.sampled_policy(start)
+    if start.offline.continuations:
+      continuations.make_labeller(start, model)
   if live or drawn:  # it samples
     collector.make_batches(start, model)
     load.find(start, model, absent=before)
-  if live:
-    Evaluator(start, model)
   if drawn and not storage.inside(start.offline.teacher, before):
     references.check_source(start.offline.teacher, model, "offline.teacher")
   if reads_reference(start.objective.needs) and not storage.inside(start.ref_from, before):

@@ -166,6 +166,24 @@ def no_reference(c: ConfigDict) -> None:
   c.ref_from, c.objective.beta = "typo", 0.1
 
 
+def no_question_for_the_teacher(c: ConfigDict) -> None:
+  c.objective = defaults.objective("gkd", c)
+  c.reference.prompt = "The answer is {solution}."
+
+
+def no_problems_after_sft(c: ConfigDict) -> None:
+  c.loop, c.objective = "offline", defaults.objective("sft", c)
+  no_problems(c)
+
+
+def adapters_without_an_export(c: ConfigDict) -> None:
+  c.lora.rank, c.first.checkpoint.export = 4, False
+
+
+def a_reward_model_to_start_from(c: ConfigDict) -> None:
+  reward_model_run(c.first)
+
+
 def no_pairs(c: ConfigDict) -> None:
   c.loop, c.objective = "offline", defaults.objective("dpo", c)
   c.offline.data, c.offline.pairs = "pairs", "typo"
@@ -224,6 +242,10 @@ def no_steps(c: ConfigDict) -> None:
     (no_problems, "data.test_path = 'typo'"),
     (no_reward_model, "rewards.outcome_models has 'judge', 'typo': no such folder"),
     (no_reference, "ref_from='typo': no such folder"),
+    (no_question_for_the_teacher, "reference.prompt='The answer is "),
+    (no_problems_after_sft, "data.test_path = 'typo'"),
+    (adapters_without_an_export, "^lora.rank=4 with first.checkpoint.export=False"),
+    (a_reward_model_to_start_from, "^first.loop='reward_model': trains a reward model, .*{first}"),
     (no_pairs, "offline.pairs='typo'"),
     (no_teacher, "offline.teacher='typo': no such folder"),
     (no_judge_of_samples, "rewards.outcome_models has 'judge', 'typo': no such folder"),
@@ -268,6 +290,9 @@ def test_what_the_first_run_will_write_is_no_mistake(tmp_path, monkeypatch):
     c.ref_from, c.objective.beta = name, 0.1
     c.rewards.outcome_models = (("judge", name, 1.0),)
     run.start(c, "run")  # the first one, which is not done: the second does not start
+    c = two_runs()
+    c.lora.rank = 4
+    run.start(c, "run")
     c = two_runs()
     iterative_run(c)
     c.iterative.reward_model = f"{name}/reward_model"
