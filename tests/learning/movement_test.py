@@ -44,6 +44,23 @@ def test_movement_says_where_the_ratio_that_is_clipped_stands(objective):
   ) == pytest.approx(1, abs=1e-5)
 
 
+def test_moved_nats_is_the_mean_change_towards_the_advantage():
+  r = tiny.rollouts()
+  state, _, trace = run(3.0, ref=table(1), mu=2)
+  turned = np.where(np.arange(r.tokens.shape[1]) % 3 == 0, -1.0, 1.0)[:, None]
+  trace = trace._replace(advantages=turned.astype(np.float32) * trace.advantages)
+  moved = movement.Movement(*movement_of(sft, state, trace))
+  after, before = (
+    np.where(tiny.real(r), table_logprobs(of, r), 0).sum(2)
+    for of in (state.params["policy"], table())
+  )
+  sign = np.sign(trace.advantages.sum(2))
+  towards = (sign * (after - before))[sign != 0]
+  assert {-1, 1} <= set(sign.ravel().tolist()) and 0.1 < (towards > 0).mean() < 0.9
+  assert moved.metrics["moved_nats"] == pytest.approx(towards.mean(), rel=1e-4)
+  assert moved.metrics["moved_right_way"] == pytest.approx((towards > 0).mean())
+
+
 def test_movement_under_an_objective_without_a_ratio():
   state, _, trace = run(0.5)
   moved = movement.Movement(*movement_of(sft, state, trace))

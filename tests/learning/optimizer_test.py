@@ -124,20 +124,22 @@ def test_two_steps_of_adamw_by_hand():
 
 def test_a_step_of_muon_is_nearly_orthogonal_in_each_layer_and_adamws_elsewhere():
   """Of G = U S V^T it takes nearly U V^T, in each matrix of a stack (Jordan et al. 2024)."""
-  lr = 0.1
+  lr, start = 0.1, params()
+  start["policy"]["layers"]["attention"]["q"]["weight"] = jnp.full((2, 3, 5), 2.0)
   grads = jax.tree.map(
-    lambda x: jnp.asarray(np.random.default_rng(0).normal(size=x.shape), jnp.float32), params()
+    lambda x: jnp.asarray(np.random.default_rng(0).normal(size=x.shape), jnp.float32), start
   )
   moved = {}
   for name in ("muon", "adamw"):
     tx = optimizer.make_optimizer(learner(lr=lr, optimizer=name, clip_norm=0.0), 10)
-    s, _ = update(tx, grads, jnp.float32(0), state.create(params(), tx))
-    moved[name] = jax.tree.map(lambda new, old: (old - new) / lr, s.params, params())["policy"]
+    s, _ = update(tx, grads, jnp.float32(0), state.create(start, tx))
+    moved[name] = jax.tree.map(lambda new, old: (old - new) / lr, s.params, start)["policy"]
   q = [each["layers"]["attention"]["q"].pop("weight") for each in moved.values()]
   jax.tree.map(np.testing.assert_array_equal, *moved.values())  # norms, biases, embeddings
   by_hand = grads["policy"]["layers"]["attention"]["q"]["weight"]
-  for direction, g in zip(q[0] / (0.2 * 3**0.5), by_hand):  # its matrices are 3 x 3
-    u, _, v = np.linalg.svd(g)
+  for direction, g in zip(q[0] / (0.2 * 5**0.5), by_hand):  # by the longer side of 3 x 5
+    u, _, v = np.linalg.svd(g, full_matrices=False)
+    np.testing.assert_allclose(direction @ v.T @ v, direction, atol=1e-4)
     rotated = u.T @ direction @ v.T
     singular = np.diag(rotated)
     np.testing.assert_allclose(rotated, np.diag(singular), atol=1e-4)

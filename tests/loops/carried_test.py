@@ -1,5 +1,6 @@
 """Carried groups are sampled as if nothing had interrupted them, and none is lost or too old."""
 
+import dataclasses
 import json
 from typing import Any
 
@@ -11,6 +12,7 @@ from tiny_turns import Ids, environment
 
 from grpo_jax.data.loader import Batches
 from grpo_jax.errors import DataError
+from grpo_jax.loops import carried
 from grpo_jax.loops.carried import Carrier
 from grpo_jax.sampling import episodes, rollouts, sampler, unfinished
 from grpo_jax.sampling.begun import Carried
@@ -77,6 +79,9 @@ def assert_same(got: HostRollouts, want: HostRollouts) -> None:
   )
 
 
+FRESH = {"carry/share": 0.0, "carry/age_mean": 0.0, "carry/age_max": 0}
+
+
 @pytest.mark.parametrize(
   "mesh, most, slots",
   [(tiny.ONE, 0, 0), (tiny.ONE, 2, 5), ((2, 1, 1, 1), 2, 6), ((2, 1, 1, 2), 0, 0)],
@@ -113,6 +118,30 @@ def test_no_group_is_older_than_the_limit():
     assert all(0 < each["carry/age_mean"] <= max_age for each in numbers if each["carry/share"])
     assert all(each["carry/groups"] <= C for each in numbers)
   assert oldest == {1: 1, 2: 2}
+
+
+def test_ages_of_a_step_are_means_over_its_batches_and_the_largest():
+  made, using = carrier(), generator(carry=C)
+  made.next_batch(using, tiny.params())
+  assert made._left is not None
+  left, ages = made._left, [2, 2, 1]  # of the first three sampled tokens
+  version = np.full_like(left.episodes.version, 7)
+  version[tuple(np.argwhere(left.episodes.sampled)[:3].T)] -= ages
+  old = left._replace(episodes=dataclasses.replace(left.episodes, version=version))
+  count = int(left.episodes.sampled.sum())
+  found = carried.age_metrics(old, 7, 4)
+  assert found["carry/groups"] == 4 and found["carry/age_max"] == 2
+  assert found["carry/share"] == pytest.approx(3 / count)
+  assert found["carry/age_mean"] == pytest.approx(5 / count)
+  joined = carried.joined_metrics([found | {"slot_use": 1.0}, {"carry/groups": 1, **FRESH}])
+  assert joined == pytest.approx(
+    {
+      "carry/groups": 2.5,
+      "carry/share": 1.5 / count,
+      "carry/age_mean": 2.5 / count,
+      "carry/age_max": 2,
+    }
+  )
 
 
 def test_the_age_of_a_token_is_the_updates_since_it_was_sampled():
