@@ -56,7 +56,9 @@ MAY_CHANGE = (
 # The files that a run appends to; a restart cuts them back to its checkpoint.
 OWN_LOGS = ("metrics.jsonl", "metrics.crc", "samples.jsonl", "samples.crc")
 # The folders whose files it replaces.
-OWN_FOLDERS = ("model", "export", "adapter")
+OWN_FOLDERS = ("model", "export", "adapter", "checkpoints")
+# The files that it writes besides its logs.
+OWN_FILES = (inputs.NAME, inputs.SAMPLES, "result.json")
 ITERATIVE_FOLDERS = ("reward_model", "replay")  # those of an iterative run besides
 SEEN_SECONDS = 90.0  # until all hosts see a new file; NFS may remember for 60 what was there
 
@@ -200,7 +202,7 @@ def _taken(workdir: str, kind: str) -> list[str]:
   """Returns what is there under the names of files and folders that a run of a kind writes."""
   folders = OWN_FOLDERS + (ITERATIVE_FOLDERS if kind == "iterative" else ())
   folder = storage.place(workdir)
-  files = [name for name in (*OWN_LOGS, inputs.NAME) if (folder / name).exists()]
+  files = [name for name in (*OWN_LOGS, *OWN_FILES) if (folder / name).exists()]
   filled = (name for name in folders if (folder / name).is_dir())
   return files + [f"{name}/" for name in filled if any((folder / name).iterdir())]
 

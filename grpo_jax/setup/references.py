@@ -3,7 +3,7 @@
 import dataclasses
 
 from grpo_jax.aliases import Json, Tree
-from grpo_jax.errors import CheckpointError, SettingError
+from grpo_jax.errors import CheckpointError, SettingError, said_of
 from grpo_jax.io import storage
 from grpo_jax.models.hf import tensors
 from grpo_jax.run import checkpoint
@@ -27,7 +27,8 @@ def owner(experiment: Experiment, model: build.Model) -> build.Model:
   if not teaches or not source or not storage.place(source).is_dir():  # `check_source` says so
     return model
   folder, _ = weights.find_source(source)
-  shape, own = weights.read_shape(folder), model.decoder.config
+  with said_of("ref_from"):
+    shape, own = weights.read_shape(folder), model.decoder.config
   if shape == own:
     return model
   shown = f"ref_from={source!r}"
@@ -60,9 +61,10 @@ def reference(source: str, model: build.Model, setting: str, step: int | None = 
   check_source(source, model, setting)
   folder, run = weights.find_source(source)
   run = run if step is None else source  # the run may have an export by now
-  if run:
-    return weights.restore(run, model.decoder, step)
-  return weights.load(folder, model.decoder.base)
+  with said_of(setting):
+    if run:
+      return weights.restore(run, model.decoder, step)
+    return weights.load(folder, model.decoder.base)
 
 
 def check_source(source: str, model: build.Model, setting: str) -> None:
@@ -80,13 +82,15 @@ def check_source(source: str, model: build.Model, setting: str) -> None:
       f"{setting}={source!r}: no such folder; give a Hugging Face folder or the workdir of a run"
     )
   folder, run = weights.find_source(source)
-  shape = weights.read_shape(folder)
+  with said_of(setting):
+    shape = weights.read_shape(folder)
   if shape != model.decoder.config:
     raise SettingError(
       f"{setting}={source!r}: is {shape}; the policy is {model.decoder.config}; use the same shape"
     )
   if not run:
-    tensors.check(folder, model.decoder.base.shapes())
+    with said_of(setting):
+      tensors.check(folder, model.decoder.base.shapes())
   elif checkpoint.latest(run) is None:
     raise CheckpointError(
       f"{setting}={source!r}: this run has no complete checkpoint; wait for its first, or use "

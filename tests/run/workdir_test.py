@@ -20,17 +20,16 @@ from grpo_jax.setup import defaults, unread
 from grpo_jax.setup.experiment import make
 
 
-def test_a_folder_with_a_file_named_as_a_log_that_no_run_wrote_is_refused(tmp_path):
-  (tmp_path / "samples.jsonl").write_text("mine\n")
-  with pytest.raises(
-    CheckpointError, match=r"holds samples.jsonl and no config.json.*another --workdir"
-  ):
+@pytest.mark.parametrize("name", ["samples.jsonl", "samples.npz", "result.json"])
+def test_a_folder_with_a_file_named_as_one_that_no_run_wrote_is_refused(tmp_path, name):
+  (tmp_path / name).write_text("mine\n")
+  with pytest.raises(CheckpointError, match=rf"holds {name} and no config.json.*another --workdir"):
     check_owner(str(tmp_path), tiny_runs.as_json(defaults.get_config()))
-  assert [p.name for p in tmp_path.iterdir()] == ["samples.jsonl"]
-  assert (tmp_path / "samples.jsonl").read_text() == "mine\n"
+  assert [p.name for p in tmp_path.iterdir()] == [name]
+  assert (tmp_path / name).read_text() == "mine\n"
 
 
-@pytest.mark.parametrize("name", ["model", "export", "adapter"])
+@pytest.mark.parametrize("name", ["model", "export", "adapter", "checkpoints"])
 def test_a_folder_that_a_run_would_replace_is_refused(tmp_path, name):
   (tmp_path / name).mkdir()
   check_owner(str(tmp_path), tiny_runs.as_json(defaults.get_config()))  # it is empty

@@ -5,7 +5,7 @@ import dataclasses
 import pytest
 import tiny_runs
 
-from grpo_jax.errors import SettingError
+from grpo_jax.errors import GrpoError, SettingError
 from grpo_jax.models import variants
 from grpo_jax.setup import build, defaults, references
 from grpo_jax.setup.resolve import resolve
@@ -58,3 +58,12 @@ def test_a_teacher_of_other_tokens_is_refused(teacher):
   e = experiment(ref_from=teacher(vocab=student.tokenizer.vocab_size + 1))
   with pytest.raises(SettingError, match="use a teacher that reads the policy's"):
     references.owner(e, student)
+
+
+@pytest.mark.parametrize("objective, changes", [("gkd", {}), ("grpo", {"objective.beta": 0.1})])
+def test_errors_of_its_folder_name_the_setting_that_gave_it(tmp_path, objective, changes):
+  (tmp_path / "config.json").write_text('{"model_type": "bert"}')
+  e = experiment(objective, ref_from=str(tmp_path), **changes)
+  with pytest.raises(GrpoError, match=f"^ref_from={tmp_path}: .*bert"):
+    found = references.owner(e, build.model(experiment()))
+    references.check_source(e.ref_from, found, "ref_from")
