@@ -9,6 +9,7 @@ from typing import NamedTuple
 
 from grpo_jax.config import sections
 from grpo_jax.errors import SettingError
+from grpo_jax.objectives import common
 from grpo_jax.objectives.base import Needs, reads_reference
 from grpo_jax.setup.experiment import Experiment
 
@@ -63,6 +64,11 @@ def rows(experiment: Experiment) -> list[Row]:
   )
   return [
     Row("learner.critic_lr", Needs.CRITIC in needs, f"{objective} has no critic"),
+    Row(
+      "learner.stop_reached",
+      experiment.objective.objective.bounds is not common.no_bounds,
+      f"{objective} has no bound that tokens could reach",
+    ),
     Row(
       "learner.entropy_target",
       "entropy_bonus" in experiment.objective.cfg,

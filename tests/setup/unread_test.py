@@ -42,6 +42,19 @@ def test_what_is_given_in_place_of_a_teacher_leaves_it_as_it_is():
     unread.check(make(config))
 
 
+@pytest.mark.parametrize(
+  "name, read", [("grpo", True), ("cispo", True), ("sapo", False), ("kl_cov", False)]
+)
+def test_only_a_bound_can_be_reached(name, read):
+  config = defaults.get_config()
+  config.objective, config.learner.stop_reached = defaults.objective(name, config), 0.2
+  if read:
+    unread.check(make(config))
+    return
+  with pytest.raises(SettingError, match="^learner.stop_reached=0.2: .* has no bound that tokens"):
+    unread.check(make(config))
+
+
 @pytest.mark.parametrize("name", FILES)
 def test_the_experiments_read_what_they_set(name):
   module = importlib.import_module(f"experiments.{name}")
