@@ -206,6 +206,7 @@ def execute(run: jobs.Job, lock: int, asked: list[int], show: Callable[[int], No
     "peak_memory_mb": ended.peak_memory_mb,
     "exit": ended.code,
     "finished": comparison.state(run.folder) == "done",
+    "machine": f"{os.cpu_count()} CPU cores ({platform.machine()}, {platform.system()})",
   }
 
 
@@ -261,8 +262,11 @@ def draw(config: ConfigDict, workdir: storage.Path) -> None:
 def notes(config: ConfigDict, workdir: storage.Path, arms: list[comparison.Arm]) -> list[str]:
   """Returns paragraphs on how the numbers were made, which a reader must know."""
   done, total = jobs.finished_jobs(config, workdir), jobs.total_jobs(config)
-  starts = [run.accuracy[0] for arm in arms for run in arm.runs]
-  before = f"The warm start solves {100 * sum(starts) / len(starts):.1f}%. " if starts else ""
+  starts = [run.accuracy[0] for arm in arms for run in arm.runs] or [0.0]
+  low, high = (f"{100 * start:.1f}%" for start in (min(starts), max(starts)))
+  before = f"The start solves {low}. " if low == high else f"The starts solve {low} to {high}. "
+  lines = jsonl.read(workdir / "runs.jsonl")
+  machines = sorted({line["machine"] for line in lines if "machine" in line})
   chosen = (
     f"The learning rate of each arm is the best of {', '.join(f'{lr:g}' for lr in config.lrs)} by "
     f"mean final accuracy on the {config.tune_split} split ({len(config.tune_seeds)} seeds); the "
@@ -272,12 +276,13 @@ def notes(config: ConfigDict, workdir: storage.Path, arms: list[comparison.Arm])
     "split."
   )
   return [
-    f"{before}Accuracy is read when each run had sampled {comparison.budget(arms):,.0f} completion "
-    "tokens, which all have, linearly between evaluations; offline arms count the samples that "
-    f"they have learned from. {config.steps} steps of {config.prompts} prompts.",
+    f"{before if any(starts) else ''}Accuracy is read when each run had sampled "
+    f"{comparison.budget(arms):,.0f} completion tokens, which all have, linearly between "
+    "evaluations; offline arms count the samples that they have learned from. "
+    f"{config.steps} steps of {config.prompts} prompts.",
     chosen,
-    f"Runs one at a time on {os.cpu_count()} CPU cores ({platform.machine()}, "
-    f"{platform.system()}); seconds also measure what else that machine did.",
+    f"Runs one at a time{' on ' if machines else ''}{' and '.join(machines)}; seconds also measure "
+    "what else the machine did.",
     *([f"Not finished: {done} of {total} runs are done."] if done < total else []),
     *unlike(config, workdir),
   ]

@@ -434,9 +434,27 @@ def test_the_page_stands_alone_and_shows_what_is_finished(config, workdir, capsy
   )
   text = (workdir / "compare.md").read_text()
   # ppo samples 100 tokens a step, grpo 50: at 200 tokens ppo is half way from 0.2 to 0.4.
+  assert "The start solves 20.0%. Accuracy is read" in text
   assert "200 completion tokens" in text and "Not finished: 7 of 8 runs" in text
   assert "| grpo | 0.002* | 2 | 40.5% ± 0.7 | 40.0 to 41.0 | +20.5 | - | - | 1 | " in text
   assert "| ppo | 0.002* | 1 | 30.0% | 30.0 to 30.0 | +10.0 | - | - | 1 | " in text
+
+
+def test_what_is_said_of_starts_and_machines_is_of_the_runs(config, workdir):
+  """Also where the page is drawn elsewhere, and of lines from before they had the machine."""
+  assert run_all(config, workdir)
+  path = workdir / "runs.jsonl"
+  lines = [line | {"machine": "3 abaci"} for line in jsonl.read(path)]
+  path.write_text("".join(json.dumps(line) + "\n" for line in lines))
+  grid = (tuple(config.lrs), tuple(config.tune_seeds))
+  arms = comparison.finished_arms(workdir, jobs.names(config), *grid, tuple(config.seeds))
+  lower = arms[0].runs[0]._replace(accuracy=[0.1, *arms[0].runs[0].accuracy[1:]])
+  arms[0] = arms[0]._replace(runs=[lower, *arms[0].runs[1:]])
+  text = " ".join(compare.notes(config, workdir, arms))
+  assert "The starts solve 10.0% to 20.0%. " in text and "Runs one at a time on 3 abaci; " in text
+  lines = [{name: x for name, x in line.items() if name != "machine"} for line in lines]
+  path.write_text("".join(json.dumps(line) + "\n" for line in lines))
+  assert "Runs one at a time; " in " ".join(compare.notes(config, workdir, arms))
 
 
 def test_without_matplotlib_there_is_the_table(config, workdir, monkeypatch):
