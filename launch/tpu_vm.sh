@@ -132,6 +132,7 @@ create() {
   if [ "$now" = ACTIVE ] && ! ready; then now=SUSPENDED; fi
   case $now in
     GONE) ask ;;
+    UNKNOWN) fail "the state of $TPU_NAME could not be asked for; see the error of gcloud above" 1 ;;
     SUSPENDING | SUSPENDED | FAILED)
       say "$TPU_NAME: $now; asking for it again"
       queued delete --force --quiet

@@ -9,6 +9,10 @@ find_python() {
       echo "$candidate"
       return
     fi
+    if [ "$candidate" = "${PYTHON:-}" ]; then
+      echo "error: PYTHON=$PYTHON: is no Python 3.11 or newer; use the path of one, or unset it" >&2
+      return 2
+    fi
   done
   echo "error: Python 3.11 or newer is needed; set PYTHON=/path/to/python3" >&2
   return 2

@@ -62,11 +62,11 @@ def script(path, text):
   path.chmod(0o755)
 
 
-def pod(fake, *args, python="", **env):
+def pod(fake, *args, python="", gcloud=GCLOUD, **env):
   """Runs launch/tpu_vm.sh with a stand-in for gcloud; `python`: what the program does, in bash.
   With its calls.
   """
-  script(fake / "gcloud", GCLOUD)
+  script(fake / "gcloud", gcloud)
   script(fake / "hostname", 'echo "$HOST"')
   script(fake / "python", 'printf "%s" "${*: -2}" >argv; ' + python)
   env = {
@@ -154,6 +154,16 @@ def test_a_pod_is_asked_for_and_runs_the_command_on_every_host(tmp_path):
   assert "this is pod-w-0" in done.stdout and "this is pod-w-1" not in done.stdout
   for host in ("pod-w-0", "pod-w-1"):
     assert (tmp_path / host / "grpo_jax/argv").read_text() == f"--workdir=gs://b/1 {stop}"
+
+
+def test_a_state_that_cannot_be_asked_for_ends_the_command_before_anything_is_made(tmp_path):
+  refused = 'case "$*" in *"queued-resources describe"*) echo "ERROR: no login" >&2; exit 1;; esac'
+  done, calls = pod(tmp_path, "create", gcloud=f"{refused}{GCLOUD}")
+  assert done.returncode == 1 and "queued-resources create" not in calls
+  assert done.stderr.splitlines() == [
+    "ERROR: no login",
+    "error: the state of pod could not be asked for; see the error of gcloud above",
+  ]
 
 
 def test_several_slices_are_one_pod(tmp_path):
@@ -469,6 +479,20 @@ def test_an_environment_whose_making_was_interrupted_gets_its_pip(tmp_path, gone
     ["bash", "-c", make], cwd=tmp_path, env=env, capture_output=True, text=True, timeout=120
   )
   assert done.returncode == 0 and done.stdout.splitlines()[-1].startswith("pip "), done.stderr
+
+
+def test_a_python_that_is_asked_for_and_cannot_be_used_is_named(tmp_path):
+  head, _, _ = (LAUNCH / "venv.sh").read_text().partition("if ! is_installed")
+  (tmp_path / "functions.sh").write_text(head)
+  done = subprocess.run(
+    ["bash", "-c", ". ./functions.sh; make_venv"],
+    cwd=tmp_path,
+    env={**os.environ, "PYTHON": "/no/python"},
+    capture_output=True,
+    text=True,
+  )
+  assert done.returncode == 2 and not (tmp_path / ".venv").exists()
+  assert done.stderr.startswith("error: PYTHON=/no/python: is no Python 3.11 or newer;")
 
 
 def test_a_failure_ends_a_job(tmp_path):
