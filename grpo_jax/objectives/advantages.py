@@ -95,8 +95,8 @@ def pass_at_k(rollouts: Rollouts, *, attempts: int) -> Array:
 def pkpo(rollouts: Rollouts, *, attempts: int) -> Array:
   """Returns PKPO's rewards as advantages [P, G, L] (arXiv 2505.15201), with k = `attempts`.
 
-  A completion is right if its total reward is above RIGHT. They have no baseline: a group whose
-  answers are all right is learned from, too.
+  A completion is right if its total reward is above RIGHT; a wrong one has 0. So has a right one
+  where fewer than k - 1 of the group are wrong.
   """
   total, scored, _ = _outcomes(rollouts, "pkpo")
   _check_attempts(attempts, total.shape[1])

@@ -64,17 +64,22 @@ def pass_at_k(right: Array, real: Array, k: int) -> Array:
 
 
 def pkpo(right: Array, real: Array, k: int) -> Array:
-  """Returns n times the rewards of PKPO, arXiv 2505.15201: without a baseline.
+  """Returns n times the rewards s^(loo-1) of PKPO, arXiv 2505.15201.
 
-      k                                        right
-      k (1 - C(n-1-c, k-1) / C(n-1, k-1))      wrong
+  In each set of k answers an answer gets the best reward of the set less the best of the others;
+  the mean over all sets of the group, times k, is
 
-  With k = 1 that is 1 and 0. Arguments and result as of `pass_at_k`; groups of less than k have 0.
+      k C(n-c, k-1) / C(n-1, k-1)      right
+      0                                wrong
+
+  With k = 1 that is 1 and 0. The paper's rewards without this baseline have the same expected
+  update and more variance: k, and k (1 - C(n-1-c, k-1) / C(n-1, k-1)). Arguments and result as of
+  `pass_at_k`; groups of less than k have 0.
   """
   chex.assert_rank(right, 2)
   chex.assert_equal_shape((right, real))
   n, wrong = _counts(right, real)
-  rewards = k * jnp.where(right, 1.0, 1.0 - _all_wrong(wrong - 1, n - 1, k - 1))
+  rewards = k * jnp.where(right, _all_wrong(wrong, n - 1, k - 1), 0.0)
   return jnp.where(real & (n >= k), rewards, 0.0)
 
 

@@ -595,6 +595,13 @@ MUTANTS = (
     "tests/ops/pass_at_k_test.py::test_pass_at_k_by_hand",
   ),
   Mutant(
+    "PKPO counts an answer among its own others",
+    OPS + "pass_at_k.py",
+    "_all_wrong(wrong, n - 1, k - 1), 0.0)",
+    "_all_wrong(wrong, n, k - 1), 0.0)",
+    "tests/ops/pass_at_k_test.py::test_pkpo_is_what_an_answer_adds_to_the_sets_that_it_is_in",
+  ),
+  Mutant(
     "PKPO draws the others with replacement",
     OPS + "pass_at_k.py",
     "chance *= jnp.maximum(wrong - j, 0.0) / jnp.maximum(n - j, 1.0)",

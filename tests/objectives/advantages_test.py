@@ -96,11 +96,12 @@ def test_advantages_for_pass_at_k_are_on_every_token():
   for function, expected in (
     (lambda r: named.maxrl(r), [1 / 0.375 - 1, 0.1 / 0.375 - 1, -1, 0.4 / 0.375 - 1]),
     (lambda r: named.pass_at_k(r, attempts=2), [1, -1 / 3, -1 / 3, -1 / 3]),
-    (lambda r: named.pkpo(r, attempts=2), [2, 2 / 3, 2 / 3, 2 / 3]),
+    (lambda r: named.pkpo(r, attempts=2), [2, 0, 0, 0]),
   ):
     found = function(r)
     np.testing.assert_allclose(found[0, :, 0], expected, rtol=1e-5)
-    np.testing.assert_array_equal(found != 0, np.arange(6) < np.asarray(r.lengths)[..., None])
+    inside = np.arange(6) < np.asarray(r.lengths)[..., None]
+    np.testing.assert_array_equal(found, np.where(inside, found[..., :1], 0.0))
 
 
 def test_more_attempts_than_completions_are_refused():
@@ -115,7 +116,7 @@ def test_more_attempts_than_completions_are_refused():
   [
     (named.maxrl, [1, -1, 0]),
     (lambda r: named.pass_at_k(r, attempts=1), [1, -1, 0]),
-    (lambda r: named.pkpo(r, attempts=2), [2, 2, 0]),
+    (lambda r: named.pkpo(r, attempts=2), [2, 0, 0]),
     (named.opo, [1 / 3, -2 / 3, 0]),
     (named.reinforce_pp, [0.5**0.5, -(2**0.5), 0]),
     (named.reinforce_pp_baseline, [0.5**0.5, -(2**0.5), 0]),

@@ -111,6 +111,18 @@ def test_the_expected_updates_of_three_answers_are_gradients_too(n, k):
   np.testing.assert_allclose(updates["maxrl"], series * of_right, atol=1e-7)
 
 
+@pytest.mark.parametrize("n, k", [(4, 2), (5, 3), (3, 3)])
+def test_pkpo_is_what_an_answer_adds_to_the_sets_that_it_is_in(n, k):
+  for right in itertools.product((0, 1), repeat=n):
+    expected = np.zeros(n)
+    for chosen in itertools.combinations(range(n), k):
+      for i in chosen:
+        others = [right[j] for j in chosen if j != i]
+        expected[i] += n / math.comb(n, k) * (max(right[i], *others) - max(others))
+    found = pass_at_k.pkpo(jnp.array([right], bool), jnp.ones((1, n), bool), k)
+    np.testing.assert_allclose(found[0], expected, rtol=1e-6, atol=1e-7)
+
+
 def test_pkpo_of_one_attempt_is_the_reward():
   right = jnp.array([[True, False, True, False]])
   np.testing.assert_array_equal(pass_at_k.pkpo(right, REAL, 1), [[1, 0, 1, 0]])
