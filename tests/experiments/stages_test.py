@@ -416,7 +416,8 @@ def test_a_first_run_is_not_made_longer_once_the_second_has_started(trained, tmp
   with pytest.raises(SettingError, match="first.steps=3: .* after 2 steps; use first.steps=2"):
     run.start(c, str(tmp_path))
   assert len(trained) == 2
-  (tmp_path / "config.json").unlink()
+  for name in ("config.json", "result.json"):
+    (tmp_path / name).unlink()
   run.start(c, str(tmp_path))
   assert len(trained) == 4
 
