@@ -167,16 +167,23 @@ def check_later(experiment: "Experiment", earlier: Sequence["Experiment"], befor
 
   start, first, bare = experiment, earlier[0], {}
   if storage.inside(experiment.init_from, before):
-    if earlier[-1].kind in checks.REWARD_LOOPS and experiment.kind not in checks.REWARD_LOOPS:
+    # the folder of a run is in that of the next one
+    names = [f".{stages.FIRST}" * depth for depth in range(len(earlier) - 1, -1, -1)]
+    source, name = next(
+      (each, stages.FIRST + name)
+      for each, name in zip(earlier, names)
+      if storage.inside(experiment.init_from, before + name.replace(".", "/"))
+    )
+    if source.kind in checks.REWARD_LOOPS and experiment.kind not in checks.REWARD_LOOPS:
       raise SettingError(
-        f"{stages.FIRST}.loop={earlier[-1].loop!r}: trains a reward model, and this run would "
-        f"start from it; write {stages.RUN!r} where it is used, as in "
+        f"{name}.loop={source.loop!r}: trains a reward model, and this run would start from it; "
+        f"write {stages.RUN!r} where it is used, as in "
         f"rewards.outcome_models=(('judge', {stages.RUN!r}, 1.0),)"
       )
-    if experiment.lora.rank and not earlier[-1].checkpoint.export:
+    if experiment.lora.rank and not source.checkpoint.export:
       raise SettingError(
-        f"lora.rank={experiment.lora.rank} with {stages.FIRST}.checkpoint.export=False: adapters "
-        f"stand on the export of the run before; use {stages.FIRST}.checkpoint.export=True"
+        f"lora.rank={experiment.lora.rank} with {name}.checkpoint.export=False: adapters stand on "
+        f"the export of that run; use {name}.checkpoint.export=True"
       )
     bare = {"lora.rank": 0}
     shape = {

@@ -303,6 +303,22 @@ def test_what_the_first_run_will_write_is_no_mistake(tmp_path, monkeypatch):
     run.start(c, "run")
 
 
+def test_a_run_after_a_reward_model_may_start_from_the_run_before_that(tmp_path, monkeypatch):
+  monkeypatch.setattr(offline, "train", lambda *args: None)
+  c, folder = two_runs(), str(tmp_path / "run")
+  judge = two_runs()
+  reward_model_run(judge)
+  with c.unlocked():
+    c.first = judge
+  c.init_from, c.rewards.outcome_models = f"{folder}/first/first", (("judge", stages.RUN, 1.0),)
+  run.start(c, folder)  # the first one, which is not done
+  c.lora.rank = 4
+  run.start(c, folder)
+  judge.first.checkpoint.export = False
+  with pytest.raises(SettingError, match="^lora.rank=4 with first.first.checkpoint.export=False"):
+    run.start(c, folder)
+
+
 def weights(folder: pathlib.Path) -> dict[str, np.ndarray]:
   from safetensors.numpy import load_file
 
