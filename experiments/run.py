@@ -111,7 +111,8 @@ def make_runs(runs: Sequence[Stage]) -> None:
   done = [any(hosts.gather(stages.is_done(run))) for run in runs[:-1]] + [False]
   for i, before in enumerate(runs[:-1]):
     if not done[i]:  # otherwise the later run starts at once
-      check_later(experiments[i + 1], experiments[: i + 1], before.workdir)
+      with stages.named(runs[i + 1], runs):
+        check_later(experiments[i + 1], experiments[: i + 1], before.workdir)
   if len(runs) > 1:  # a single one does it itself
     for experiment, run in zip(experiments, runs):
       ours = recorded(experiment), experiment.own_defaults(), unread.names(experiment)
@@ -175,10 +176,11 @@ def check_later(experiment: "Experiment", earlier: Sequence["Experiment"], befor
       if storage.inside(experiment.init_from, before + name.replace(".", "/"))
     )
     if source.kind in checks.REWARD_LOOPS and experiment.kind not in checks.REWARD_LOOPS:
+      models = "process" if source.kind == "process_reward_model" else "outcome"
       raise SettingError(
         f"{name}.loop={source.loop!r}: trains a reward model, and this run would start from it; "
         f"write {stages.RUN!r} where it is used, as in "
-        f"rewards.outcome_models=(('judge', {stages.RUN!r}, 1.0),)"
+        f"rewards.{models}_models=(('judge', {stages.RUN!r}, 1.0),)"
       )
     if experiment.lora.rank and not source.checkpoint.export:
       raise SettingError(

@@ -36,6 +36,7 @@ if [[ ! $THEIR_EXTRAS =~ ^[a-z,]+$ ]]; then
   exit 2
 fi
 DRY_RUN=
+SEEN= # whether gcloud has told a state
 if [ "${1:-}" = --dry-run ]; then
   DRY_RUN=1
   shift
@@ -132,13 +133,14 @@ create() {
   if [ "$now" = ACTIVE ] && ! ready; then now=SUSPENDED; fi
   case $now in
     GONE) ask ;;
-    UNKNOWN) fail "the state of $TPU_NAME could not be asked for; see the error of gcloud above" 1 ;;
+    UNKNOWN) [ -n "$SEEN" ] || fail "the state of $TPU_NAME could not be asked for; see the error of gcloud above" 1 ;;
     SUSPENDING | SUSPENDED | FAILED)
       say "$TPU_NAME: $now; asking for it again"
       queued delete --force --quiet
       ask
       ;;
   esac
+  SEEN=1 # from here on a question without an answer may be a fault of the network
   while now=$(state); do
     [ "$now" = "$before" ] || say "$TPU_NAME: $now"
     before=$now

@@ -203,6 +203,27 @@ def test_a_preempted_run_goes_on(tmp_path, how):
   assert "pod was preempted; the same command goes on" in done.stdout
 
 
+def test_a_repeated_run_waits_where_gcloud_does_not_answer(tmp_path):
+  away = (
+    'case "$*" in *"queued-resources describe"*) if [ -s "$FAKE/away" ]; then sed -i 1d "$FAKE/away"; '
+    'echo "ERROR: no network" >&2; exit 1; fi;; esac'
+  )
+  saved = (
+    'echo "error: workdir=gs://b/1: cannot be written"; printf "1\\n2\\n3\\n4\\n" >"$FAKE/away"'
+  )
+  once = f'[ ! -e "$FAKE/once" ] || exit 0; touch "$FAKE/once"; {saved}; exit 75'
+  done, calls = pod(
+    tmp_path,
+    "run",
+    "--workdir=gs://b/1",
+    python=f"[ $HOST = pod-w-1 ] || {{ {once}; }}",
+    gcloud=f"{away}{GCLOUD}",
+  )
+  assert done.returncode == 0, done.stderr
+  assert "pod: UNKNOWN" in done.stdout and done.stderr.count("no network") == 4
+  assert calls.count("queued-resources create") == 1
+
+
 SAVED = {
   "a bucket that was away": "echo error: workdir=gs://b/1: cannot be written; exit 75",
   "a signal": "echo to go on, run the same command again: python; exit 0",

@@ -1,8 +1,8 @@
 """Every known bug, put into the code on purpose, makes a test fail: `python
 tests/helpers/mutants.py` prints a table.
 
-A test that fails in every copy of the code would seem to catch its mutant: under `long` those that
-are named must pass in a copy without one.
+A test that fails in every copy of the code would seem to catch its mutant: under `long` the tests
+that mutants name must pass in a copy without one.
 """
 
 import mutants

@@ -262,11 +262,13 @@ def draw(config: ConfigDict, workdir: storage.Path) -> None:
 def notes(config: ConfigDict, workdir: storage.Path, arms: list[comparison.Arm]) -> list[str]:
   """Returns paragraphs on how the numbers were made, which a reader must know."""
   done, total = jobs.finished_jobs(config, workdir), jobs.total_jobs(config)
-  starts = [run.accuracy[0] for arm in arms for run in arm.runs] or [0.0]
-  low, high = (f"{100 * start:.1f}%" for start in (min(starts), max(starts)))
+  starts = [100 * run.accuracy[0] for arm in arms for run in arm.runs]
+  low, high = (f"{start:.1f}%" for start in (min(starts, default=0.0), max(starts, default=0.0)))
   before = f"The start solves {low}. " if low == high else f"The starts solve {low} to {high}. "
   lines = jsonl.read(workdir / "runs.jsonl")
-  machines = sorted({line["machine"] for line in lines if "machine" in line})
+  machines = sorted(
+    {line["machine"] for line in lines if "machine" in line and line["arm"] in jobs.names(config)}
+  )
   chosen = (
     f"The learning rate of each arm is the best of {', '.join(f'{lr:g}' for lr in config.lrs)} by "
     f"mean final accuracy on the {config.tune_split} split ({len(config.tune_seeds)} seeds); the "
@@ -276,7 +278,7 @@ def notes(config: ConfigDict, workdir: storage.Path, arms: list[comparison.Arm])
     "split."
   )
   return [
-    f"{before if any(starts) else ''}Accuracy is read when each run had sampled "
+    f"{before if starts else ''}Accuracy is read when each run had sampled "
     f"{comparison.budget(arms):,.0f} completion tokens, which all have, linearly between "
     "evaluations; offline arms count the samples that they have learned from. "
     f"{config.steps} steps of {config.prompts} prompts.",

@@ -38,7 +38,7 @@ def check(cfg: ConfigDict) -> None:
   """Refuses what GRPO refuses, and to treat tokens apart where all share one ratio."""
   grpo.check(cfg)
   if not cfg.token_level:
-    shared_settings.check_one_ratio(cfg)
+    shared_settings.check_one_ratio(cfg, "token_level=True, or ")
   if cfg.top_entropy < 1.0 and not cfg.token_level:
     raise SettingError(
       f"top_entropy={cfg.top_entropy} with token_level=False: a sequence's ratio moves all of its "

@@ -16,7 +16,7 @@ from grpo_jax.errors import SettingError
 from grpo_jax.ops import advantages, masked
 from grpo_jax.ops import mismatch as mismatches
 
-# advantages that differ from token to token whatever the rewards are
+# advantages that differ from token to token
 OF_TOKENS = ("otb", "prefix_credit", "step_returns")
 LARGEST_WEIGHT = 1e6  # of a reward: sums stay finite in float32
 
@@ -144,17 +144,21 @@ def check_keep_condition(cfg: ConfigDict, *choices: str) -> None:
     check_choice(cfg, "keep_condition", choices)
 
 
-def check_one_ratio(cfg: ConfigDict) -> None:
-  """Refuses to treat tokens of a completion apart, where all of them have one ratio."""
-  why = "a completion's ratio moves all of its tokens alike"
+def check_one_ratio(cfg: ConfigDict, way_out: str = "") -> None:
+  """Refuses to treat tokens of a completion apart, where all of them have one ratio.
+
+  Args:
+    cfg: the section.
+    way_out: what else would do, as in "token_level=True, or ".
+  """
+  why = f"a completion's ratio moves all of its tokens alike; use {way_out}"
   if cfg.keep == "token":
-    raise SettingError(f"keep='token': {why}; use sequence, geometric, max or mean")
+    raise SettingError(f"keep='token': {why}sequence, geometric, max or mean")
   if cfg.keep != "all" and cfg.keep_condition == "onwards":
-    raise SettingError(f"keep_condition='onwards': {why}; use always or negative")
+    raise SettingError(f"keep_condition='onwards': {why}always or negative")
   if cfg.advantage in OF_TOKENS:
     raise SettingError(
-      f"advantage={cfg.advantage!r} gives each token its own: {why}; use another advantage or "
-      "another objective"
+      f"advantage={cfg.advantage!r} is of single tokens: {why}another advantage or objective"
     )
 
 

@@ -67,7 +67,7 @@ def pkpo(right: Array, real: Array, k: int) -> Array:
   """Returns n times the rewards s^(loo-1) of PKPO, arXiv 2505.15201.
 
   In each set of k answers an answer gets the best reward of the set less the best of the others;
-  the mean over all sets of the group, times k, is
+  the mean over the sets that it is in, times k, is
 
       k C(n-c, k-1) / C(n-1, k-1)      right
       0                                wrong

@@ -24,7 +24,7 @@ from grpo_jax.aliases import Json
 from grpo_jax.errors import SettingError
 
 PATIENCE = 10.0  # seconds that a reply may take on a busy machine, besides those of computing
-DYING = 1.0  # seconds until a process has ended after its pipes have; a dump of memory is off
+DYING = 5.0  # seconds that a process may take to end after its pipes have closed
 LONGEST_POLL = 3600.0  # seconds; the system counts milliseconds, at most 2^31 of them
 SET_DEATH_SIGNAL = 1  # PR_SET_PDEATHSIG of prctl(2)
 

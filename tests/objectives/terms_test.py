@@ -1,4 +1,4 @@
-"""What a loss has beside its gain: the sign and the weight of the KL, the entropy and the critic."""
+"""Pins the sign and the weight of what a loss has beside its gain: KL, entropy and critic."""
 
 import jax
 import jax.numpy as jnp
@@ -52,7 +52,7 @@ def test_entropy_is_added_to_what_is_maximised(name):
 
 @pytest.mark.parametrize("name", WITH_KL)
 def test_the_kl_pulls_towards_the_reference(name):
-  """Its part of the coefficient is beta (pi_ref / pi - 1): more weight where pi is below pi_ref."""
+  """Adds beta (pi_ref / pi - 1) to the coefficient, which is above 0 where pi is below pi_ref."""
   objective, r = by_name(name), cases.rollouts()
   out = cases.outputs(r)
   (batch, with_kl), (plain, without) = (prepared(objective, r, beta=beta) for beta in (0.1, 0.0))

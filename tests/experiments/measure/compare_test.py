@@ -441,7 +441,7 @@ def test_the_page_stands_alone_and_shows_what_is_finished(config, workdir, capsy
 
 
 def test_what_is_said_of_starts_and_machines_is_of_the_runs(config, workdir):
-  """Also where the page is drawn elsewhere, and of lines from before they had the machine."""
+  """Says the same where it is drawn elsewhere; older lines have no machine."""
   assert run_all(config, workdir)
   path = workdir / "runs.jsonl"
   lines = [line | {"machine": "3 abaci"} for line in jsonl.read(path)]
