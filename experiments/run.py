@@ -109,10 +109,10 @@ def make_runs(runs: Sequence[Stage]) -> None:
       trains.append(loop_names.find(run.config.loop))
       experiments.append(resolve.resolve(run.config))
   done = [any(hosts.gather(stages.is_done(run))) for run in runs[:-1]] + [False]
-  for i, before in enumerate(runs[:-1]):
-    if not done[i]:  # otherwise the later run starts at once
-      with stages.named(runs[i + 1], runs):
-        check_later(experiments[i + 1], experiments[: i + 1], before.workdir)
+  for i in range(1, len(runs)):
+    if not done[i - 1]:  # otherwise the later run starts at once
+      with stages.named(runs[i], runs):
+        check_later(experiments[i], experiments[:i], [run.workdir for run in runs[:i]])
   if len(runs) > 1:  # a single one does it itself
     for experiment, run in zip(experiments, runs):
       ours = recorded(experiment), experiment.own_defaults(), unread.names(experiment)
@@ -137,16 +137,18 @@ def make_runs(runs: Sequence[Stage]) -> None:
     heap.release()
 
 
-def check_later(experiment: "Experiment", earlier: Sequence["Experiment"], before: str) -> None:
+def check_later(
+  experiment: "Experiment", earlier: Sequence["Experiment"], folders: Sequence[str]
+) -> None:
   """Refuses settings of a later run before the first one starts, as its own start would.
 
-  What comes from `before`, the folder of the run before it, is not there yet: a policy from there
-  has the shape of the first run's, and adapters stand on its export.
+  What comes from an earlier run is not there yet: a policy from one has the shape of the first
+  run's, and adapters stand on its export.
 
   Args:
     experiment: of the later run.
     earlier: of those before it, in their order.
-    before: folder of the last of these.
+    folders: of these; each is in that of the next one.
   """
   from grpo_jax.evaluation.evaluator import Evaluator  # imports jax
   from grpo_jax.evaluation.pair_evaluator import PairEvaluator
@@ -166,15 +168,11 @@ def check_later(experiment: "Experiment", earlier: Sequence["Experiment"], befor
   from grpo_jax.setup import adapters, build, checks, references
   from grpo_jax.setup.experiment import LIVE, changed
 
-  start, first, bare = experiment, earlier[0], {}
-  if storage.inside(experiment.init_from, before):
-    # the folder of a run is in that of the next one
-    names = [f".{stages.FIRST}" * depth for depth in range(len(earlier) - 1, -1, -1)]
-    source, name = next(
-      (each, stages.FIRST + name)
-      for each, name in zip(earlier, names)
-      if storage.inside(experiment.init_from, before + name.replace(".", "/"))
-    )
+  start, first, before, bare = experiment, earlier[0], folders[-1], {}
+  inside = [storage.inside(experiment.init_from, folder) for folder in folders]
+  if any(inside):
+    source = earlier[inside.index(True)]
+    name = ".".join([stages.FIRST] * inside.count(True))
     if source.kind in checks.REWARD_LOOPS and experiment.kind not in checks.REWARD_LOOPS:
       models = "process" if source.kind == "process_reward_model" else "outcome"
       raise SettingError(
