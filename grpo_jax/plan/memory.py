@@ -38,7 +38,7 @@ def state_bytes(workload: Workload) -> dict[str, int]:
   if base is not None:
     rows[f"base of adapters ({jax.tree.leaves(base)[0].dtype})"] = shard_bytes(base)
   if (reference := programs.own_reference(workload)) is not None:
-    rows["reference (float32)"] = shard_bytes(reference)
+    rows[f"reference ({jax.tree.leaves(reference)[0].dtype})"] = shard_bytes(reference)
   return rows
 
 

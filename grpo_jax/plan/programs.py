@@ -20,7 +20,7 @@ from grpo_jax.packing.sizes import BEGUN, CARRIED, Sizes
 from grpo_jax.reward_models import load
 from grpo_jax.sampling import drawing, sampler
 from grpo_jax.sampling.begun import Begun, Carried
-from grpo_jax.setup import adapters, build, checks, parameters, weights
+from grpo_jax.setup import adapters, build, checks, parameters, references, weights
 from grpo_jax.setup.experiment import Experiment
 from grpo_jax.tokenizer.tokenizer import Tokenizer
 from grpo_jax.types import Prompts, Rollouts
@@ -119,12 +119,19 @@ def base_params(learner: Learner) -> Shapes:
 
 
 def own_reference(workload: Workload) -> Shapes:
-  """Returns the shapes of the reference; None without one or if it is the base of adapters."""
-  if workload.experiment.reference.ema and workload.decoder.lora:
+  """Returns the shapes of the reference; None without one or if it is the base of adapters.
+
+  One that is not there yet is taken to be bfloat16, as hubs have it.
+  """
+  experiment = workload.experiment
+  if experiment.reference.ema:  # a copy of what is trained
     return workload.learner.abstract().model
-  is_base = workload.decoder.lora and not workload.experiment.ref_from
-  needed = reads_reference(workload.learner.needs) and not is_base
-  return parameters.abstract(workload.learner.teacher.decoder.base) if needed else None
+  is_base = workload.decoder.lora and not experiment.ref_from
+  if is_base or not reads_reference(workload.learner.needs):
+    return None
+  source, decoder = experiment.ref_from or experiment.init_from, workload.learner.teacher.decoder
+  dtype = references.held_dtype(source, decoder.dtype) if source else decoder.dtype
+  return parameters.abstract(decoder.base, dtype)
 
 
 def policy_params(learner: Learner) -> Shapes:

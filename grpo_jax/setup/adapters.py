@@ -52,8 +52,7 @@ def abstract_base(decoder: Decoder, dtype: str) -> Tree:
   """Returns the base of adapters as sharded ShapeDtypeStructs, or None without adapters."""
   if decoder.lora is None:
     return None
-  base = split(parameters.abstract(decoder.base))[0]
-  return jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, dtype, sharding=x.sharding), base)
+  return split(parameters.abstract(decoder.base, dtype))[0]
 
 
 def check_base(base: Tree, pin: Json, source: str) -> Json:

@@ -58,13 +58,16 @@ def copy(params: Tree) -> Tree:
   return jax.tree.map(jnp.copy, params)
 
 
-def abstract(decoder: Decoder) -> Tree:
-  """Returns the decoder's parameters as sharded ShapeDtypeStructs."""
-  return jax.tree.map(_struct, decoder.shapes(), decoder.shardings())
+def abstract(decoder: Decoder, dtype: str = "float32") -> Tree:
+  """Returns the decoder's parameters of this dtype as sharded ShapeDtypeStructs."""
+  make = functools.partial(_struct, dtype=dtype)
+  return jax.tree.map(make, decoder.shapes(), decoder.shardings())
 
 
-def _struct(x: jax.ShapeDtypeStruct, sharding: jax.sharding.Sharding) -> jax.ShapeDtypeStruct:
-  return jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=sharding)
+def _struct(
+  x: jax.ShapeDtypeStruct, sharding: jax.sharding.Sharding, dtype: str = "float32"
+) -> jax.ShapeDtypeStruct:
+  return jax.ShapeDtypeStruct(x.shape, dtype, sharding=sharding)
 
 
 def without(tree: dict[str, Tree], names: Sequence[str]) -> dict[str, Tree]:

@@ -6,7 +6,7 @@ from grpo_jax.aliases import Json, Tree
 from grpo_jax.errors import CheckpointError, SettingError, said_of
 from grpo_jax.io import storage
 from grpo_jax.models.hf import tensors
-from grpo_jax.run import checkpoint
+from grpo_jax.run import checkpoint, provenance
 from grpo_jax.setup import build, parameters, weights
 from grpo_jax.setup.experiment import Experiment
 from grpo_jax.tokenizer import reading
@@ -47,7 +47,13 @@ def owner(experiment: Experiment, model: build.Model) -> build.Model:
   return model._replace(decoder=dataclasses.replace(model.decoder.base, config=shape))
 
 
-def reference(source: str, model: build.Model, setting: str, step: int | None = None) -> Tree:
+def reference(
+  source: str,
+  model: build.Model,
+  setting: str,
+  step: int | None = None,
+  dtype: str = "float32",
+) -> Tree:
   """Returns a parameter tree of the model's shape.
 
   Args:
@@ -55,6 +61,7 @@ def reference(source: str, model: build.Model, setting: str, step: int | None = 
     model: the policy, or what `owner` returns.
     setting: that names the source, for messages.
     step: of the run's checkpoint; None: the last one.
+    dtype: of the parameters of a folder; those of a checkpoint or of fresh weights are float32.
   """
   if not source:
     return model.load()
@@ -64,7 +71,7 @@ def reference(source: str, model: build.Model, setting: str, step: int | None = 
   with said_of(setting):
     if run:
       return weights.restore(run, model.decoder, step)
-    return weights.load(folder, model.decoder.base)
+    return weights.load(folder, model.decoder.base, dtype=dtype)
 
 
 def check_source(source: str, model: build.Model, setting: str) -> None:
@@ -107,16 +114,31 @@ def pinned_reference(experiment: Experiment, model: build.Model, pin: Json) -> t
     pin: what this function returned when the run began; {} at that time.
 
   Returns:
-    The tree, and its pin: the `step` of its checkpoint (None if it is from a folder) and its
-    `fingerprint`.
+    The tree, and its pin: the `step` of its checkpoint (None if it is from a folder), its
+    `dtype` and its `fingerprint`, which depends on the dtype.
   """
   setting = "ref_from" if experiment.ref_from else "init_from"
   source = experiment.ref_from or experiment.init_from
   _, run = weights.find_source(source)
   step = pin.get("step", checkpoint.latest(run) if run else None)
-  tree = reference(source, model, setting, step)
+  dtype = pin.get("dtype", "float32") if pin else held_dtype(source, model.decoder.dtype)
+  tree = reference(source, model, setting, step, dtype)
   use = "this run began with as its reference"
   fingerprint = parameters.check_fingerprint(
     tree, pin.get("fingerprint"), f"{setting}={source!r}", use
   )
-  return tree, {"step": step, "fingerprint": fingerprint}
+  return tree, {"step": step, "dtype": dtype, "fingerprint": fingerprint}
+
+
+def held_dtype(source: str, computed: str) -> str:
+  """Returns the dtype in which a reference that never changes is held.
+
+  It is bfloat16 where its folder has bfloat16 and its passes compute in it: half the memory, and
+  the same log-probs.
+
+  Args:
+    source: a Hugging Face folder or the workdir of a run; "": fresh weights.
+    computed: the decoder's dtype. In float32, weights of bfloat16 would be converted each time.
+  """
+  folder, run = weights.find_source(source)
+  return provenance.weights_dtype(folder) if computed == "bfloat16" and not run else "float32"

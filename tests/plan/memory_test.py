@@ -67,6 +67,15 @@ def test_parts_add_up_to_what_the_compiler_says(workload):
   assert state["optimizer"] > 2 * state["parameters (float32)"] == 2 * state["reference (float32)"]
 
 
+def test_a_reference_that_stays_is_held_in_bfloat16():
+  c = small(**{"model.dtype": "bfloat16"})
+  rows = memory.state_bytes(programs.make_workload(make(c), jax.devices()))
+  assert rows["parameters (float32)"] == 2 * rows["reference (bfloat16)"]
+  c.reference.ema = 0.1  # it moves with the policy
+  rows = memory.state_bytes(programs.make_workload(make(c), jax.devices()))
+  assert rows["parameters (float32)"] == rows["reference (float32)"]
+
+
 def test_what_the_compiler_cannot_see_is_added():
   workload = programs.make_workload(make(small()), jax.devices())
   state = sum(memory.state_bytes(workload).values())

@@ -2,12 +2,16 @@
 
 import dataclasses
 
+import jax
+import numpy as np
 import pytest
+import tiny
 import tiny_runs
 
-from grpo_jax.errors import GrpoError, SettingError
+from grpo_jax.errors import CheckpointError, GrpoError, SettingError
 from grpo_jax.models import variants
-from grpo_jax.setup import build, defaults, references
+from grpo_jax.models.hf import tensors
+from grpo_jax.setup import build, defaults, parameters, references
 from grpo_jax.setup.resolve import resolve
 
 
@@ -67,3 +71,66 @@ def test_errors_of_its_folder_name_the_setting_that_gave_it(tmp_path, objective,
   with pytest.raises(GrpoError, match=f"^ref_from={tmp_path}: .*bert"):
     found = references.owner(e, build.model(experiment()))
     references.check_source(e.ref_from, found, "ref_from")
+
+
+@pytest.fixture
+def written(tmp_path):
+  """Returns a function that writes small weights in a dtype, and returns their folder and model."""
+
+  def write(dtype, **changes):
+    model = build.model(experiment("grpo", **{"objective.beta": 0.1} | changes))
+    folder = str(tmp_path / dtype)
+    params = jax.jit(model.decoder.init)(jax.random.key(0))
+    tensors.save(folder, model.decoder.config, params, dtype=dtype)
+    return folder, model
+
+  return write
+
+
+def dtypes(tree):
+  return {str(x.dtype) for x in jax.tree.leaves(tree)}
+
+
+@pytest.mark.parametrize(
+  ("of_folder", "computed", "held"),
+  [
+    ("bfloat16", "bfloat16", "bfloat16"),
+    ("bfloat16", "float32", "float32"),  # each pass would convert it
+    ("float32", "bfloat16", "float32"),
+  ],
+)
+def test_a_reference_is_held_in_the_dtype_of_its_folder(written, of_folder, computed, held):
+  folder, model = written(of_folder, **{"model.dtype": computed})
+  e = experiment("grpo", ref_from=folder, **{"objective.beta": 0.1})
+  tree, pin = references.pinned_reference(e, model, {})
+  assert dtypes(tree) == {held} == {pin["dtype"]}
+  whole = references.reference(folder, model, "ref_from")
+  assert dtypes(whole) == {"float32"}
+  jax.tree.map(lambda a, b: np.testing.assert_array_equal(a.astype("float32"), b), tree, whole)
+
+
+def test_a_resumed_run_holds_its_reference_as_it_began(written):
+  """A pin of before the dtype was kept is of float32."""
+  folder, model = written("bfloat16", **{"model.dtype": "bfloat16"})
+  e = experiment("grpo", ref_from=folder, **{"objective.beta": 0.1})
+  tree, pin = references.pinned_reference(e, model, {})
+  assert references.pinned_reference(e, model, pin)[1] == pin
+  whole = references.reference(folder, model, "ref_from")
+  older = {"step": None, "fingerprint": parameters.check_fingerprint(whole, None, "", "")}
+  again, kept = references.pinned_reference(e, model, older)
+  assert dtypes(again) == {"float32"} == {kept["dtype"]}
+  with pytest.raises(CheckpointError, match="does not hold the parameters that this run began"):
+    references.pinned_reference(e, model, pin | {"dtype": "float32"})
+
+
+@pytest.mark.parametrize("variant", ["test_qwen3", "test_gemma3"])
+def test_log_probs_computed_in_bfloat16_are_the_same_from_either_dtype(variant):
+  """Norms with an offset of 1 and scaled embeddings are rounded at the same places."""
+  given, compute = tiny.rollouts(variant=variant), tiny.logprobs(variant, dtype="bfloat16")
+  held = jax.tree.map(lambda x: x.astype("bfloat16"), tiny.params(variant))
+  whole = jax.tree.map(lambda x: x.astype("float32"), held)
+  of_held, of_whole = (
+    compute(params, given.prompts, given.tokens, given.lengths, tiny.packing(given))
+    for params in (held, whole)
+  )
+  jax.tree.map(np.testing.assert_array_equal, of_held, of_whole)
