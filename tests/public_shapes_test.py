@@ -248,6 +248,7 @@ CASES = {
   ),
   "preferences.bradley_terry": (preferences.bradley_terry, (f(P), f(P)), (P,)),
   "preferences.dpo": (with_statics(preferences.dpo, 0.1), (f(P), f(P)), (P,)),
+  "preferences.won": (preferences.won, (f(P),), (P,)),
   "preferences.step_loss": (preferences.step_loss, (PGL, PGL), (P, G, L)),
   "preferences.soft_labels": (preferences.soft_labels, (PGL, PGL), (P, G, L)),
   "preferences.hard_labels": (preferences.hard_labels, (PGL,), (P, G, L)),

@@ -56,7 +56,7 @@ def loss(outputs: Outputs, batch: TrainBatch, cfg: ConfigDict) -> tuple[Array, M
     "reward_chosen": reward[:, 0],
     "reward_rejected": reward[:, 1],
     "reward_margin": reward[:, 0] - reward[:, 1],
-    "pair_accuracy": (reward[:, 0] > reward[:, 1]) * 1.0,
+    "pair_accuracy": preferences.won(reward[:, 0] - reward[:, 1]),
   }.items():
     reported[name] = metrics.group_mean(value, batch.lengths)
   return jnp.sum(batch.weights * pair_loss[:, None, None]), reported

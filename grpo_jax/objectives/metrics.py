@@ -27,6 +27,7 @@ Single objectives report:
     value return value_loss         ppo: means over trained tokens; the loss before value_coef
     reward_chosen reward_rejected   dpo: means over pairs of the implied rewards beta h
     reward_margin pair_accuracy     dpo, reward_model: mean difference; share where chosen has more
+                                    (a tie counts half)
     pair_loss                       reward_model: mean over pairs
     step_loss step_accuracy         process_reward_model: means over steps
 

@@ -34,7 +34,7 @@ def loss(outputs: Scores, batch: TrainBatch, cfg: ConfigDict) -> tuple[Array, Me
   margin = jax.lax.stop_gradient(scores[:, 0] - scores[:, 1])
   reported = {
     "pair_loss": metrics.group_mean(pair_loss, batch.lengths),
-    "pair_accuracy": metrics.group_mean((margin > 0) * 1.0, batch.lengths),
+    "pair_accuracy": metrics.group_mean(preferences.won(margin), batch.lengths),
     "reward_margin": metrics.group_mean(margin, batch.lengths),
   }
   return jnp.sum(batch.weights * pair_loss[:, None, None]), reported

@@ -36,6 +36,11 @@ def dpo(chosen: Array, rejected: Array, beta: float, label_smoothing: float = 0.
   return (1.0 - label_smoothing) * right + label_smoothing * wrong
 
 
+def won(margin: Array) -> Array:
+  """Returns 1 where the chosen one has more, 0 where the rejected one has, and 0.5 for a tie."""
+  return (margin > 0) + 0.5 * (margin == 0)
+
+
 def step_loss(scores: Array, labels: Array) -> Array:
   """Returns the cross-entropy of sigma(score) with a label in [0, 1], for each step.
 

@@ -1,5 +1,7 @@
 """DPO."""
 
+import dataclasses
+
 import numpy as np
 import objective_cases as cases
 
@@ -29,6 +31,14 @@ def test_dpo_is_the_written_out_loop():
     ("pair_accuracy", chosen > rejected),
   ):
     np.testing.assert_allclose(metrics[name], (want.sum(), 4.0), rtol=1e-4, err_msg=name)
+
+
+def test_the_reference_itself_wins_half_of_the_pairs():
+  """So an accuracy starts at chance, as that of an evaluation does."""
+  _, _, batch, out = cases.case("dpo")
+  same = dataclasses.replace(out, logprobs=batch.ref_logprobs)
+  _, metrics = dpo.loss(same, batch, cases.settings(dpo))
+  np.testing.assert_array_equal(metrics["pair_accuracy"], (2.0, 4.0))
 
 
 def test_dpo():

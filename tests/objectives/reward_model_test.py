@@ -1,5 +1,7 @@
 """Reward models of outcomes."""
 
+import dataclasses
+
 import jax
 import numpy as np
 import objective_cases as cases
@@ -17,6 +19,14 @@ def test_reward_model_reads_the_last_token_only():
   last = np.asarray(common.last_token(batch.lengths, 6))
   np.testing.assert_array_equal(np.asarray(slope)[~last], 0.0)
   assert np.all(np.asarray(slope)[:, 0].sum(1) < 0) and np.all(np.asarray(slope)[:, 1].sum(1) > 0)
+
+
+def test_a_head_that_says_nothing_yet_is_right_in_half_of_the_pairs():
+  _, _, batch, out = cases.case("reward_model")
+  same = dataclasses.replace(out, scores=jax.numpy.zeros_like(out.scores))
+  _, metrics = reward_model.loss(same, batch, cases.settings(reward_model))
+  total, count = metrics["pair_accuracy"]
+  assert total == count / 2 > 0
 
 
 def test_a_pair_counts_once_whatever_its_length():

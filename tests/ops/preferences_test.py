@@ -27,6 +27,10 @@ def test_dpo_value_and_gradient():
   np.testing.assert_allclose(smooth, -0.8 * math.log(s) - 0.2 * math.log(1 - s), rtol=1e-6)
 
 
+def test_a_tie_is_half_won():
+  np.testing.assert_array_equal(preferences.won(jnp.array([0.1, 0.0, -2.0])), [1.0, 0.5, 0.0])
+
+
 def test_step_loss_is_cross_entropy():
   scores, labels = np.array([-2.0, 0.3, 4.0]), np.array([0.0, 0.25, 1.0])
   p = 1 / (1 + np.exp(-scores))
