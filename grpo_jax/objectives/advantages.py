@@ -133,6 +133,7 @@ def otb(
   squares = common.require(rollouts.old_sum_of_squares, "old_sum_of_squares", "otb")
   scored = common.sampled_mask(rollouts) * jnp.any(given, axis=2, keepdims=True)
   energy = 1.0 - 2.0 * jnp.exp(common.on_mask(old, scored)) + common.on_mask(squares, scored)
+  energy = jnp.maximum(energy, 0.0)  # that of a certain token is rounded
   if mismatch != "none":
     mu = common.require(rollouts.sampler_logprobs, "sampler_logprobs", "otb")
     w = of_sampler.weight(old - mu, scored, mismatch, mismatch_low, mismatch_high)

@@ -162,6 +162,15 @@ def test_otb_weighs_by_the_policy_that_sampled():
     named.otb(cases.replace(r, old_sum_of_squares=None))
 
 
+def test_otb_takes_no_baseline_from_outside_of_the_group():
+  """Certain tokens have an energy of 0, which is rounded, also to less than 0."""
+  r = outcomes([[1, 0]], [[1, 1]])
+  squares = jnp.broadcast_to(jnp.array([1 - 6e-8, 1 + 1.2e-7])[None, :, None], r.tokens.shape)
+  r = cases.replace(r, old_logprobs=jnp.zeros(r.tokens.shape), old_sum_of_squares=squares)
+  baseline = 1 - named.otb(r)[0, 0, 0]
+  assert 0 <= baseline <= 1
+
+
 def test_otb_compares_returns_where_steps_have_rewards():
   """Compares a step of 1 with two of 1: equal steps, and different returns."""
   r = outcomes([[1, 2]], [[2, 2]])
