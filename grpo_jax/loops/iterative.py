@@ -22,6 +22,7 @@ from grpo_jax.errors import SettingError, said_of
 from grpo_jax.evaluation.evaluator import Evaluator
 from grpo_jax.io import storage
 from grpo_jax.loops import teaching
+from grpo_jax.loops.carried import warn_of_stale
 from grpo_jax.loops.collect import collect
 from grpo_jax.loops.collector import make_collector
 from grpo_jax.loops.export import export_merged
@@ -68,6 +69,8 @@ def train(experiment: Experiment, workdir: str) -> None:
   evaluator = IterationEvaluator(experiment, model, models)
 
   with Run(experiment, workdir, model, collector.data, learners, evaluator, collector.rule) as run:
+    if collector.carrier:
+      warn_of_stale(experiment.objective, run.writer)
     for step in run.steps():
       iteration, of_iteration = divmod(step, cfg.steps)
       ends = of_iteration == cfg.steps - 1

@@ -7,7 +7,7 @@ import resume_test
 import tiny_runs
 from drilled import CARRIED, CARRIED_EPISODES
 
-from grpo_jax.loops import online
+from grpo_jax.loops import iterative, online
 from grpo_jax.setup.resolve import resolve
 
 TIMINGS = ("time/", "tokens_per_s/")
@@ -34,9 +34,12 @@ def test_a_run_learns_from_groups_that_an_update_interrupted(tmp_path, capsys):
   )
 
 
-def test_stale_tokens_that_nothing_weighs_are_told(tmp_path, capsys):
+@pytest.mark.parametrize("loop", [online, iterative])
+def test_stale_tokens_that_nothing_weighs_are_told(tmp_path, capsys, loop):
   changes = {"objective.mismatch": "none", "steps": 1, "eval.problems": 0}
-  online.train(resolve(tiny_runs.config(CARRIED | changes)), str(tmp_path))
+  if loop is iterative:
+    changes = tiny_runs.ITERATIVE | {"iterative.steps": 1, "iterative.pairs": 8} | changes
+  loop.train(resolve(tiny_runs.config(CARRIED | changes)), str(tmp_path))
   told = "sampler.carry is above 0 and objective.mismatch='none'"
   assert capsys.readouterr().out.count(told) == 1
 
