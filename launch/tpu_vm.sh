@@ -177,14 +177,21 @@ on_host() {
   vm ssh "$(node "$slice")" --worker="${host#*.}" "$@"
 }
 
-# For the remote shell. The images of TPU VMs may come with an older Python than 3.11.
+# For the remote shell. What an earlier call brought and this one does not is taken away: it could be imported.
+# shellcheck disable=SC2016
+UNPACK='mkdir -p grpo_jax; tar tzf grpo_jax.tgz | sort >sent
+  [ ! -e grpo_jax/.sent ] || comm -23 grpo_jax/.sent sent | (cd grpo_jax; tr "\n" "\0" | xargs -0 rm -f --)
+  tar xzf grpo_jax.tgz -C grpo_jax; mv sent grpo_jax/.sent'
+
+# The images of TPU VMs may come with an older Python than 3.11.
 # shellcheck disable=SC2016
 INSTALL='set -e
   if grep -qs experiments.run "/proc/$(cat grpo_jax/run.pid 2>/dev/null)/cmdline"; then
     echo "error: host $(hostname): a run is at work; launch/tpu_vm.sh logs shows it, launch/tpu_vm.sh stop ends it"
     exit 2
   fi
-  mkdir -p grpo_jax; tar xzf grpo_jax.tgz -C grpo_jax; cd grpo_jax
+  '"$UNPACK"'
+  cd grpo_jax
   python3 -c "import sys; sys.exit(sys.version_info < (3, 11))" || python3.12 --version ||
   { sudo add-apt-repository -y ppa:deadsnakes/ppa; sudo apt-get install -y -qq python3.12-venv; }
   bash -c ". launch/venv.sh '"$THEIR_EXTRAS"'"'

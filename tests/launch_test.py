@@ -132,6 +132,24 @@ def test_further_extras_are_installed_on_the_hosts(tmp_path):
   assert done.returncode == 2 and "MORE_EXTRAS=math; reboot: use names" in done.stderr
 
 
+def test_a_host_has_the_files_of_the_last_call_and_its_own(tmp_path):
+  """A module that was renamed here is not imported there by its old name."""
+  text = (LAUNCH / "tpu_vm.sh").read_text()
+  unpack = text.split("\nUNPACK='")[1].split("'\n")[0]
+  assert "'\"$UNPACK\"'" in text
+
+  def send(*names):
+    for name in names:
+      (tmp_path / name).write_text(name)
+    subprocess.run(["tar", "czf", "grpo_jax.tgz", *names], cwd=tmp_path, check=True)
+    subprocess.run(["bash", "-euc", unpack], cwd=tmp_path, check=True)
+    return sorted(path.name for path in (tmp_path / "grpo_jax").iterdir())
+
+  assert send("kept.py", "old name.py") == [".sent", "kept.py", "old name.py"]
+  (tmp_path / "grpo_jax" / "run.log").touch()
+  assert send("kept.py", "new.py") == [".sent", "kept.py", "new.py", "run.log"]
+
+
 def test_a_pod_is_asked_for_and_runs_the_command_on_every_host(tmp_path):
   stop = "--config.sampler.stop=('a b',)"
   done, calls = pod(
