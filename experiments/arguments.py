@@ -25,7 +25,7 @@ from grpo_jax.io import storage
 LONGEST = 2000  # characters of a message: a value may be as long as a command line
 EXPERIMENT = "Config file of an experiment and its arguments: FILE[:name=value,...]"
 # flags of commands that name a folder or file
-FOLDERS = ("workdir", "path", "out", "like", "file", "peer")
+FOLDERS = ("workdir", "path", "out", "like", "file", "peer", "cache")
 _HELP = re.compile(r"--?(h|help|helpshort|helpfull)|-\?")
 # A setting given as a flag: --config.learner.lr=1e-6, --noconfig.data.shuffle,
 # --config.data.mixture[0]=...

@@ -14,6 +14,7 @@ are kept in --cache.
                    and a plot
 """
 
+import importlib.util
 import os
 import pathlib
 import shlex
@@ -30,6 +31,8 @@ if TYPE_CHECKING:
   from grpo_jax.setup.experiment import Experiment
 
 FLAGS = flags.FLAGS
+COMMAND = "python -m launch.plan"
+MARK = f"\n\n    {COMMAND} "  # of each page, below its title
 
 
 def main(argv: list[str]) -> None:
@@ -46,13 +49,36 @@ def main(argv: list[str]) -> None:
       unread = {"price", "note", "details", *({"slices"} if name == "scaling" else ())}
       if FLAGS[name].value and (given := [flag for flag in sorted(unread) if FLAGS[flag].present]):
         arguments.fail(f"--{given[0]} with --{name}: it is not read there; leave it out")
-    storage.check_disk("--out", FLAGS.out, "a page is written to a disk")
+    _check_out()
     made = _sweep() if FLAGS.sweep else _scaling() if FLAGS.scaling else _plan()
   print(made)
   if FLAGS.out:
-    place = pathlib.Path(FLAGS.out)
-    place.parent.mkdir(parents=True, exist_ok=True)
-    place.write_text(made, encoding="utf-8")
+    pathlib.Path(FLAGS.out).write_text(made, encoding="utf-8")
+
+
+def _check_out() -> None:
+  """Refuses a page that could not be written, or in the place of what is no page of a plan."""
+  if FLAGS.scaling and not FLAGS.out:
+    arguments.fail("--scaling without --out: it draws a plot beside its page, as in --out=PAGE.md")
+  if not FLAGS.out:
+    return
+  storage.check_disk("--out", FLAGS.out, "a page is written to a disk")
+  storage.check_file("--out", FLAGS.out, ".md")
+  place, picture = _places()
+  is_page = place.exists() and MARK in place.read_text(encoding="utf-8", errors="replace")
+  for file in (place, picture) if FLAGS.scaling else (place,):
+    if file.exists() and not is_page:
+      arguments.fail(
+        f"--out={FLAGS.out}: {file} is there already, and not by this command; use another name"
+      )
+  if FLAGS.scaling and importlib.util.find_spec("matplotlib") is None:
+    arguments.fail("--scaling draws a plot: matplotlib is missing (pip install matplotlib)")
+
+
+def _places() -> tuple[pathlib.Path, pathlib.Path]:
+  """Returns the files of the page and of its plot."""
+  place = pathlib.Path(FLAGS.out)
+  return place, place.with_suffix(".png")
 
 
 def _plan() -> str:
@@ -77,8 +103,7 @@ def _sweep() -> str:
 def _scaling() -> str:
   from grpo_jax.plan import scaling
 
-  picture = pathlib.Path(FLAGS.out or "scaling.md").with_suffix(".png")
-  return scaling.text(_experiment(), FLAGS.topology, picture, **_common())
+  return scaling.text(_experiment(), FLAGS.topology, _places()[1], **_common())
 
 
 def _experiment() -> "Experiment":
@@ -94,7 +119,7 @@ def _common() -> dict:
     "mean_length": FLAGS["mean-length"].value,
     "mean_prompt": FLAGS["mean-prompt"].value,
     "cache": FLAGS.cache,
-    "command": f"python -m launch.plan {shlex.join(sys.argv[1:])}",
+    "command": f"{COMMAND} {shlex.join(sys.argv[1:])}",
   }
 
 

@@ -6,7 +6,7 @@ from typing import NamedTuple
 import jax
 
 from grpo_jax.plan import estimate as estimates
-from grpo_jax.plan import memory, parts
+from grpo_jax.plan import memory, parts, programs
 from grpo_jax.plan.chips import GIB, Chip
 from grpo_jax.plan.collectives import Collective, totals
 from grpo_jax.plan.estimate import Estimate
@@ -73,7 +73,7 @@ def _title(plan: Plan) -> list[str]:
   weights = sum(x.size for x in jax.tree.leaves(plan.workload.decoder.shapes()))
   lengths = plan.lengths
   return [
-    f"# Plan: {c.model.variant or c.model.hub or c.init_from or 'model'} on {where}",
+    f"# Plan: {programs.model_name(c)} on {where}",
     "",
     f"    {plan.command}",
     "",

@@ -71,6 +71,11 @@ def decoder_shape(experiment: Experiment) -> DecoderConfig:
   )
 
 
+def model_name(experiment: Experiment) -> str:
+  """Returns what `decoder_shape` reads the shape from."""
+  return experiment.init_from or experiment.model.variant or experiment.model.hub
+
+
 def check(experiment: Experiment) -> None:
   """Refuses a run of which no plan is made."""
   if experiment.kind != "online":

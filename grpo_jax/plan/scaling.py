@@ -4,7 +4,7 @@ import pathlib
 from typing import Unpack
 
 from grpo_jax.errors import SettingError
-from grpo_jax.plan import chips
+from grpo_jax.plan import chips, programs
 from grpo_jax.plan.chips import GIB
 from grpo_jax.plan.make import Options, make_plan
 from grpo_jax.plan.page import Plan
@@ -73,9 +73,9 @@ def at_size(experiment: Experiment, where: str, to: str, slices: int) -> Experim
 
 def page(plans: list[Plan], command: str, picture: str) -> str:
   """Returns the table with the plot above it."""
-  model = plans[0].workload.experiment.model
+  model = programs.model_name(plans[0].workload.experiment)
   lines = [
-    f"# Weak scaling: {model.hub or model.variant} on {plans[0].topology.partition(':')[0]}",
+    f"# Weak scaling: {model} on {plans[0].topology.partition(':')[0]}",
     "",
     f"    {command}",
     "",
@@ -103,12 +103,8 @@ def page(plans: list[Plan], command: str, picture: str) -> str:
 
 def draw(plans: list[Plan], picture: pathlib.Path) -> None:
   """Draws memory, operations and bytes of a chip by the number of chips."""
-  try:
-    import matplotlib.figure
-  except ImportError as error:
-    raise SettingError(
-      "--scaling draws a plot: matplotlib is missing (pip install matplotlib)"
-    ) from error
+  import matplotlib.figure  # of an extra
+
   x = [plan.chips for plan in plans]
   series = (
     ("memory, GiB", "learning", [plan.learn_memory.total / GIB for plan in plans]),

@@ -106,8 +106,7 @@ def page(rows: list[Row], usable: float, command: str) -> str:
   ranked = sorted(rows, key=lambda row: (not row.plan.fits, row.plan.estimate.step_s[1]))
   first = ranked[0].plan
   lines = [
-    f"# Sweep: {first.workload.experiment.model.hub or first.workload.experiment.model.variant} on "
-    f"{first.topology}",
+    f"# Sweep: {programs.model_name(first.workload.experiment)} on {first.topology}",
     "",
     f"    {command}",
     "",

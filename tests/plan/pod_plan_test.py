@@ -31,6 +31,28 @@ def test_the_most_plans_of_no_sweep_are_refused(program, mode):
   assert done.stderr == "error: --most without --sweep: it is not read there; leave it out\n"
 
 
+@pytest.mark.parametrize(
+  "out, mode, says",
+  [
+    ("notes.md", (), "notes.md is there already, and not by this command; use another name"),
+    ("new.md", ("--scaling",), "new.png is there already, and not by this command"),
+    ("notes.png", (), "use a name that ends with .md"),
+    ("plans/new.md", (), "plans is no folder that can be written to"),
+    ("", ("--scaling",), "--scaling without --out: it draws a plot beside its page"),
+  ],
+)
+def test_a_page_takes_no_other_files_place(program, tmp_path, out, mode, says):
+  """Before anything is compiled."""
+  (tmp_path / "notes.md").write_text("# Plan: holidays\n")
+  (tmp_path / "new.png").touch()
+  config = "--config=experiments/gsm8k.py:model=tiny"
+  place = [f"--out={tmp_path}/{out}"] if out else []
+  done = program("launch.plan", config, "--topology=v5e:2x2", *mode, *place)
+  assert done.returncode == 2 and done.stdout == "" and done.stderr.count("\n") == 1
+  assert says in done.stderr
+  assert (tmp_path / "notes.md").read_text() == "# Plan: holidays\n"
+
+
 TWO_SLICES = ("--slices=2", "--config.mesh.replica=2", "--config.mesh.group=2")
 
 
@@ -51,7 +73,7 @@ def test_a_small_run_is_planned_for_a_topology(where, more, program, tmp_path):
     *more,
     f"--cache={tmp_path}/cache",
   )
-  page_file = tmp_path / "plans" / "tiny.md"
+  page_file = tmp_path / "tiny.md"
   first = program("launch.plan", *arguments, f"--out={page_file}", timeout=600)
   assert first.returncode == 0, first.stderr
   assert "compiling the learn program" in first.stdout and "**It fits**" in first.stdout

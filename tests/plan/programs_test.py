@@ -51,6 +51,15 @@ def test_shapes_need_no_weights():
     programs.decoder_shape(c)
 
 
+def test_a_page_is_named_after_what_gives_the_shape():
+  c = gsm8k.get_config("model=qwen3_0.6b")
+  assert programs.model_name(make(c)) == "Qwen/Qwen3-0.6B"
+  c.model.variant = "qwen3_1.7b"
+  assert programs.model_name(make(c)) == "qwen3_1.7b"
+  c.init_from = "/weights"
+  assert programs.model_name(make(c)) == "/weights"
+
+
 @pytest.mark.parametrize("mesh", MESHES, ids=str)
 def test_with_an_environment_the_sampler_is_that_of_a_later_turn(mesh):
   """It takes half of each completion besides, sharded over prompts and samples."""
