@@ -293,12 +293,16 @@ def draw_samples(
 
 
 def draw_scored(
-  experiment: Experiment, model: build.Model, writer: Writer, stopping: Callable[[], str]
+  experiment: Experiment,
+  model: build.Model,
+  writer: Writer,
+  stopping: Callable[[], str],
+  check: Callable[[Scored], None] = lambda batch: None,
 ) -> Scored | None:
   """Returns groups of scored samples of the teacher; None if `stopping` (of the run) ends that.
 
   First come `offline.held_out` groups of different prompts, then `offline.prompts` groups of other
-  prompts.
+  prompts. `check` refuses groups as soon as they are drawn.
   """
   o, kind = experiment.offline, experiment.offline.data
   params = references.reference(o.teacher, model, "offline.teacher")
@@ -313,6 +317,7 @@ def draw_scored(
     key = build.key(experiment.seed, build.SAMPLE, step)
     batch = collect(collector, params, key, writer).batch
     batch = without_empty(batch._replace(rollouts=rollouts.to_host(batch.rollouts)))
+    check(batch)
     if kind == "pairs":
       batch = pairs.of_samples(batch, experiment.seed + step, complete, required)
     kept.append(batch)

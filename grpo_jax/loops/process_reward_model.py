@@ -110,26 +110,33 @@ def draw_solutions(
 
   Held-out groups come first.
   """
-  batch = draw_scored(experiment, policy, writer, stopping)
+  by_rewards = not experiment.offline.continuations
+  check = (functools.partial(check_labels, experiment),) if by_rewards else ()
+  batch = draw_scored(experiment, policy, writer, stopping, *check)
   if batch is None:
     return None
   r = batch.rollouts
   r = with_rewards(r, r.rewards, known(batch), r.components)
   rule = np.where(r.given, r.rewards, np.nan).astype(np.float32)
-  if experiment.offline.continuations:
+  if not by_rewards:
     labelled = continue_all(experiment, policy, batch, writer, stopping)
     return labelled and Steps(labelled.rollouts, rule)
-  if not np.all((r.rewards >= 0) & (r.rewards <= 1), where=r.given):
-    raise SettingError(
-      f"rewards.functions={experiment.rewards.functions}: gave {r.rewards[r.given].min():g} to "
-      f"{r.rewards[r.given].max():g}, and labels of steps are from 0 to 1; use (('steps', "
-      "'steps.steps_correct', 1.0),), or offline.continuations"
-    )
   writer.say(
     f"{int(r.given.sum())} steps were labelled by the rewards, "
     f"{(r.rewards[r.given] <= 0.5).mean():.0%} wrong"
   )
   return Steps(r, np.full_like(rule, np.nan))
+
+
+def check_labels(experiment: Experiment, batch: Scored) -> None:
+  """Refuses rewards that are no labels of steps."""
+  labels = batch.rollouts.rewards[known(batch)]
+  if not np.all((labels >= 0) & (labels <= 1)):
+    raise SettingError(
+      f"rewards.functions={experiment.rewards.functions}: gave {labels.min():g} to "
+      f"{labels.max():g}, and labels of steps are from 0 to 1; use (('steps', "
+      "'steps.steps_correct', 1.0),), or offline.continuations"
+    )
 
 
 def continue_all(

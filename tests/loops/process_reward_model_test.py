@@ -12,7 +12,7 @@ import small_models  # noqa: F401  adds the variants named test_*
 from ml_collections import ConfigDict
 
 from grpo_jax.errors import SettingError
-from grpo_jax.loops import groups, process_reward_model
+from grpo_jax.loops import groups, offline, process_reward_model
 from grpo_jax.rewards import combine
 from grpo_jax.setup import build, checks, defaults
 from grpo_jax.setup.experiment import make
@@ -118,12 +118,16 @@ def test_a_step_that_was_cut_off_and_a_sample_that_failed_have_no_label(monkeypa
 
 
 @pytest.mark.slow
-def test_rewards_that_are_no_labels_are_refused(tmp_path):
+def test_rewards_that_are_no_labels_are_refused(tmp_path, monkeypatch):
+  """Before a second batch of samples is drawn."""
+  drawn, collect = [], offline.collect
+  monkeypatch.setattr(offline, "collect", lambda *a: drawn.append(a) or collect(*a))
   c = config(**{"rewards.functions": (("even", "process_reward_model_test:even", 2.0),)})
   with pytest.raises(
     SettingError, match="rewards.functions=.*gave 0 to 2, and labels of steps are from 0 to 1"
   ):
     process_reward_model.train(resolve(c), str(tmp_path / "a"))
+  assert len(drawn) == 1
 
 
 @pytest.mark.slow
