@@ -123,7 +123,7 @@ def train_batch(
     tokens=rollouts.tokens,
     lengths=rollouts.lengths,
     mask=mask,
-    advantages=jax.lax.stop_gradient(advantages) * mask,
+    advantages=on_mask(jax.lax.stop_gradient(advantages), mask),
     weights=weights,
     old_logprobs=rollouts.old_logprobs,
     ref_logprobs=rollouts.ref_logprobs,

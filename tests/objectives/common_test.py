@@ -21,6 +21,15 @@ def test_the_stop_token_is_trained_and_counts():
   assert np.all(np.asarray(batch.advantages[last]) != 0)
 
 
+def test_advantages_without_meaning_on_padding_are_0_there():
+  """As those of a user's own function, which may divide by the length that is left."""
+  r = cases.rollouts()
+  mask = common.completion_mask(r, mask_truncated=False)
+  advantages = jnp.where(mask > 0, 2.0, jnp.nan)
+  assert not mask.all()
+  np.testing.assert_array_equal(common.train_batch(r, advantages, mask, mask).advantages, 2 * mask)
+
+
 def test_prefix_credit_adds_up_to_the_advantage():
   r = cases.rollouts()
   end = common.last_token(r.lengths, 6)
