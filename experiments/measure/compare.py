@@ -26,7 +26,7 @@ import multiprocessing
 import os
 import platform
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 
 from absl import app, flags
 from ml_collections import ConfigDict
@@ -310,11 +310,20 @@ def curves(config: ConfigDict, arms: list[comparison.Arm]) -> str:
     from grpo_jax.reports import curves as drawing
   except ImportError:
     return "No curves: matplotlib is missing (pip install matplotlib)."
-  asked = {name for _, of_panel in config.questions for name in of_panel}
-  others = tuple(name for name in runs if name not in asked)
-  panels = [*config.questions, *([("Others", others)] if others else [])]
   labels = ("completion tokens sampled", f"accuracy on the {config.split} split")
-  return drawing.svg(panels, runs, comparison.budget(arms), labels)
+  return drawing.svg(panels(config, runs), runs, comparison.budget(arms), labels)
+
+
+def panels(config: ConfigDict, arms: Collection[str]) -> list[tuple[str, tuple[str, ...]]]:
+  """Returns titles and arms of the panels: of the questions that two of `arms` or more answer."""
+  found = [
+    (title, shown)
+    for title, names in config.questions
+    if len(shown := tuple(name for name in names if name in arms)) > 1
+  ]
+  asked = {name for _, names in found for name in names}
+  others = tuple(name for name in arms if name not in asked)
+  return [*found, *([("Others" if found else "Arms", others)] if others else [])]
 
 
 if __name__ == "__main__":

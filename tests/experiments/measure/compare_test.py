@@ -17,6 +17,7 @@ import numpy as np
 import pytest
 import rich.console
 import small_models
+from ml_collections import ConfigDict
 
 from experiments import arguments, arithmetic, progress
 from experiments.measure import (
@@ -455,6 +456,20 @@ def test_what_is_said_of_starts_and_machines_is_of_the_runs(config, workdir):
   lines = [{name: x for name, x in line.items() if name != "machine"} for line in lines]
   path.write_text("".join(json.dumps(line) + "\n" for line in lines))
   assert "Runs one at a time; " in " ".join(compare.notes(config, workdir, arms))
+
+
+@pytest.mark.parametrize(
+  "arms, panels",
+  [
+    (("a", "b", "c"), [("First", ("a", "b")), ("Second", ("a", "c"))]),
+    (("a", "b"), [("First", ("a", "b"))]),
+    (("a", "b", "d"), [("First", ("a", "b")), ("Others", ("d",))]),
+    (("b", "c"), [("Arms", ("b", "c"))]),
+  ],
+)
+def test_a_panel_compares_two_arms_at_least(arms, panels):
+  asked = ConfigDict({"questions": (("First", ("a", "b")), ("Second", ("a", "c")))})
+  assert compare.panels(asked, arms) == panels
 
 
 def test_without_matplotlib_there_is_the_table(config, workdir, monkeypatch):
