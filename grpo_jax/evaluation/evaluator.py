@@ -100,10 +100,11 @@ class Evaluator:
       return {}
     key = build.key(self.seed, build.EVALUATE, step)
     with writer.phase("eval"):
-      progress = functools.partial(writer.progress, "eval")
+      progress = functools.partial(writer.progress, "eval, greedy answers:")
       greedy = self.solve(self.greedy, params, key, progress, learned=self._learned())
       sampled = None
       if samples and self.cfg.samples:
+        progress = functools.partial(writer.progress, f"eval, {self.cfg.samples} samples each:")
         sampled = self.solve(self.sampled, params, key, progress)
     metrics = policy.metrics_of(greedy, sampled) | policy.learned_metrics(greedy)
     for about, text in self.warnings(metrics):

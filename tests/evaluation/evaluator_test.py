@@ -1,6 +1,9 @@
 """Evaluations during a run."""
 
+import contextlib
 import dataclasses
+import types
+from typing import Any
 
 import pytest
 import tiny_runs
@@ -20,6 +23,23 @@ def test_before_and_after_are_compared_by_one_verifier(config):
   strict = evaluator.Evaluator(make(config), model).tested()
   config.eval.arguments = (("case", False),)
   assert evaluator.Evaluator(make(config), model).tested() != strict
+
+
+def test_the_two_passes_of_an_evaluation_are_told_apart(config, monkeypatch):
+  config.eval.samples = 3
+  evaluate = evaluator.Evaluator(make(config), build.model(make(config)))
+  monkeypatch.setattr(evaluate, "solve", lambda *args, **more: args[3](1, 2))
+  monkeypatch.setattr(evaluate, "warnings", lambda metrics: ())
+  for name in ("metrics_of", "learned_metrics"):
+    monkeypatch.setattr(evaluator.policy, name, lambda *outcomes: {})
+  shown = []
+  writer: Any = types.SimpleNamespace(
+    phase=lambda name: contextlib.nullcontext(),
+    progress=lambda *args: shown.append(args),
+    evaluation=lambda *args: None,
+  )
+  evaluate(writer, {}, 0, samples=True)
+  assert shown == [("eval, greedy answers:", 1, 2), ("eval, 3 samples each:", 1, 2)]
 
 
 @pytest.mark.parametrize(
