@@ -57,7 +57,7 @@ def main(argv: list[str]) -> None:
 
 
 def _check_out() -> None:
-  """Refuses a page that could not be written, or in the place of what is no page of a plan."""
+  """Refuses an --out that cannot be written, or that would replace another file than a page."""
   if FLAGS.scaling and not FLAGS.out:
     arguments.fail("--scaling without --out: it draws a plot beside its page, as in --out=PAGE.md")
   if not FLAGS.out:
@@ -65,11 +65,13 @@ def _check_out() -> None:
   storage.check_disk("--out", FLAGS.out, "a page is written to a disk")
   storage.check_file("--out", FLAGS.out, ".md")
   place, picture = _places()
-  is_page = place.exists() and MARK in place.read_text(encoding="utf-8", errors="replace")
-  for file in (place, picture) if FLAGS.scaling else (place,):
-    if file.exists() and not is_page:
+  text = place.read_text(encoding="utf-8", errors="replace") if place.exists() else ""
+  files = {place: MARK, picture: f"]({picture.name})"} if FLAGS.scaling else {place: MARK}
+  for file, mark in files.items():
+    if file.exists() and mark not in text:
       arguments.fail(
-        f"--out={FLAGS.out}: {file} is there already, and not by this command; use another name"
+        f"--out={FLAGS.out}: {file} exists and is not a page of this command, or its plot; use "
+        "another name"
       )
   if FLAGS.scaling and importlib.util.find_spec("matplotlib") is None:
     arguments.fail("--scaling draws a plot: matplotlib is missing (pip install matplotlib)")

@@ -177,11 +177,14 @@ on_host() {
   vm ssh "$(node "$slice")" --worker="${host#*.}" "$@"
 }
 
-# For the remote shell. What an earlier call brought and this one does not is taken away: it could be imported.
+# For the remote shell. Deletes Python files that an earlier call sent and this one does not: such a module could still
+# be imported.
 # shellcheck disable=SC2016
-UNPACK='mkdir -p grpo_jax; tar tzf grpo_jax.tgz | sort >sent
-  [ ! -e grpo_jax/.sent ] || comm -23 grpo_jax/.sent sent | (cd grpo_jax; tr "\n" "\0" | xargs -0 rm -f --)
-  tar xzf grpo_jax.tgz -C grpo_jax; mv sent grpo_jax/.sent'
+UNPACK='mkdir -p grpo_jax
+  tar --quoting-style=literal -tzf grpo_jax.tgz | grep "\.py$" | LC_ALL=C sort >grpo_jax/.sent.new
+  [ ! -e grpo_jax/.sent ] || LC_ALL=C comm -23 grpo_jax/.sent grpo_jax/.sent.new |
+    (cd grpo_jax; tr "\n" "\0" | xargs -0 rm -f --)
+  tar xzf grpo_jax.tgz -C grpo_jax; mv grpo_jax/.sent.new grpo_jax/.sent'
 
 # The images of TPU VMs may come with an older Python than 3.11.
 # shellcheck disable=SC2016

@@ -138,16 +138,25 @@ def test_a_host_has_the_files_of_the_last_call_and_its_own(tmp_path):
   unpack = text.split("\nUNPACK='")[1].split("'\n")[0]
   assert "'\"$UNPACK\"'" in text
 
+  there = tmp_path / "grpo_jax"
+
   def send(*names):
     for name in names:
+      (tmp_path / name).parent.mkdir(exist_ok=True)
       (tmp_path / name).write_text(name)
-    subprocess.run(["tar", "czf", "grpo_jax.tgz", *names], cwd=tmp_path, check=True)
-    subprocess.run(["bash", "-euc", unpack], cwd=tmp_path, check=True)
-    return sorted(path.name for path in (tmp_path / "grpo_jax").iterdir())
+    subprocess.run(["tar", "czf", "grpo_jax.tgz", *names, "empty"], cwd=tmp_path, check=True)
+    subprocess.run(["bash", "-ec", unpack], cwd=tmp_path, check=True)
+    return {str(path.relative_to(there)) for path in there.rglob("*") if path.is_file()} - {".sent"}
 
-  assert send("kept.py", "old name.py") == [".sent", "kept.py", "old name.py"]
-  (tmp_path / "grpo_jax" / "run.log").touch()
-  assert send("kept.py", "new.py") == [".sent", "kept.py", "new.py", "run.log"]
+  (tmp_path / "empty").mkdir()  # as a nested repository
+  there.mkdir()
+  (there / "of an older call.py").touch()
+  kept = {"of an older call.py", "kept.py", "in/metrics.jsonl"}
+  assert send(*kept - {"of an older call.py"}, "in/old näme.py") == kept | {"in/old näme.py"}
+  (there / "run.py").touch()
+  shutil.rmtree(tmp_path / "in")  # what a run had written and `fetch` had brought stays
+  assert send("kept.py", "new.py") == kept | {"new.py", "run.py"}
+  assert send("kept.py", "new.py") == kept | {"new.py", "run.py"}
 
 
 def test_a_pod_is_asked_for_and_runs_the_command_on_every_host(tmp_path):

@@ -315,7 +315,10 @@ def curves(config: ConfigDict, arms: list[comparison.Arm]) -> str:
 
 
 def panels(config: ConfigDict, arms: Collection[str]) -> list[tuple[str, tuple[str, ...]]]:
-  """Returns titles and arms of the panels: of the questions that two of `arms` or more answer."""
+  """Returns the title and the arms of each panel.
+
+  There is one for each question that has two of `arms`, and one for the arms that are then left.
+  """
   found = [
     (title, shown)
     for title, names in config.questions

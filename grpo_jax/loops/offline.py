@@ -297,7 +297,7 @@ def draw_scored(
   model: build.Model,
   writer: Writer,
   stopping: Callable[[], str],
-  check: Callable[[Scored], None] = lambda batch: None,
+  check: Callable[[Scored], None] | None = None,
 ) -> Scored | None:
   """Returns groups of scored samples of the teacher; None if `stopping` (of the run) ends that.
 
@@ -317,7 +317,8 @@ def draw_scored(
     key = build.key(experiment.seed, build.SAMPLE, step)
     batch = collect(collector, params, key, writer).batch
     batch = without_empty(batch._replace(rollouts=rollouts.to_host(batch.rollouts)))
-    check(batch)
+    if check:
+      check(batch)
     if kind == "pairs":
       batch = pairs.of_samples(batch, experiment.seed + step, complete, required)
     kept.append(batch)

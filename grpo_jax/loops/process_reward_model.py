@@ -111,8 +111,8 @@ def draw_solutions(
   Held-out groups come first.
   """
   by_rewards = not experiment.offline.continuations
-  check = (functools.partial(check_labels, experiment),) if by_rewards else ()
-  batch = draw_scored(experiment, policy, writer, stopping, *check)
+  check = functools.partial(check_labels, experiment) if by_rewards else None
+  batch = draw_scored(experiment, policy, writer, stopping, check)
   if batch is None:
     return None
   r = batch.rollouts
@@ -129,7 +129,7 @@ def draw_solutions(
 
 
 def check_labels(experiment: Experiment, batch: Scored) -> None:
-  """Refuses rewards that are no labels of steps."""
+  """Refuses rewards outside of [0, 1], which cannot be labels of steps."""
   labels = batch.rollouts.rewards[known(batch)]
   if not np.all((labels >= 0) & (labels <= 1)):
     raise SettingError(

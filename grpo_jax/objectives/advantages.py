@@ -21,6 +21,7 @@ from grpo_jax.ops import mismatch as of_sampler
 from grpo_jax.ops import pass_at_k as for_pass_at_k
 from grpo_jax.types import Array, Rollouts
 
+LEAST_ENERGY = 1e-6  # of OTB: less is the rounding of a token with a probability of 1
 READ_OLD_POLICY = ("otb",)  # advantages that read the old policy's probabilities
 WITH_KL = ("reinforce_pp",)  # advantages that take off the KL of `kl_in_reward` themselves
 RIGHT = 0.5  # a completion with a larger total reward is right
@@ -133,7 +134,7 @@ def otb(
   squares = common.require(rollouts.old_sum_of_squares, "old_sum_of_squares", "otb")
   scored = common.sampled_mask(rollouts) * jnp.any(given, axis=2, keepdims=True)
   energy = 1.0 - 2.0 * jnp.exp(common.on_mask(old, scored)) + common.on_mask(squares, scored)
-  energy = jnp.maximum(energy, 0.0)  # that of a certain token is rounded
+  energy = jnp.where(energy > LEAST_ENERGY, energy, 0.0)
   if mismatch != "none":
     mu = common.require(rollouts.sampler_logprobs, "sampler_logprobs", "otb")
     w = of_sampler.weight(old - mu, scored, mismatch, mismatch_low, mismatch_high)

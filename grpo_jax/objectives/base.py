@@ -179,11 +179,11 @@ class ConfiguredObjective:
     return self.objective.importance_ratio is not None
 
   def advantages(self, rollouts: Rollouts) -> Array | None:
-    """Returns the advantages [P, G, L] that `prepare` and `flat` are given."""
+    """Returns the advantages [P, G, L] that `prepare` and `flat` are given, 0 on padding."""
     if self.advantage is None:
       return None
     common.require(rollouts.rewards, "rewards", self.cfg.name)
-    return self.advantage(rollouts)
+    return common.on_mask(self.advantage(rollouts), common.sampled_mask(rollouts))
 
   def prepare(self, rollouts: Rollouts) -> TrainBatch:
     return self.objective.prepare(rollouts, self.cfg, self.advantages(rollouts))

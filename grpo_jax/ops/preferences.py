@@ -37,7 +37,11 @@ def dpo(chosen: Array, rejected: Array, beta: float, label_smoothing: float = 0.
 
 
 def won(margin: Array) -> Array:
-  """Returns 1 where the chosen one has more, 0 where the rejected one has, and 0.5 for a tie."""
+  """Returns 1 where the chosen completion has the larger score, else 0; 0.5 for a tie.
+
+  Args:
+    margin: [...] score of the chosen completion less that of the rejected one.
+  """
   return (margin > 0) + 0.5 * (margin == 0)
 
 

@@ -10,9 +10,11 @@ import numpy as np
 from grpo_jax.aliases import Tree
 from grpo_jax.distributed import sharding
 from grpo_jax.errors import SettingError
+from grpo_jax.io import storage
 from grpo_jax.loops.learner import Learner
 from grpo_jax.models import lora, variants
 from grpo_jax.models.decoder import Decoder, DecoderConfig
+from grpo_jax.models.hf.headers import INDEX, SINGLE
 from grpo_jax.objectives.base import reads_reference
 from grpo_jax.packing import plan
 from grpo_jax.packing.plan import Packing
@@ -72,7 +74,7 @@ def decoder_shape(experiment: Experiment) -> DecoderConfig:
 
 
 def model_name(experiment: Experiment) -> str:
-  """Returns what `decoder_shape` reads the shape from."""
+  """Returns the folder, variant or model of a hub that gives the shape."""
   return experiment.init_from or experiment.model.variant or experiment.model.hub
 
 
@@ -117,16 +119,23 @@ def _absent(*_: object) -> NoReturn:
 
 def base_params(learner: Learner) -> Shapes:
   """Returns the shapes of the base model of adapters; None without adapters."""
-  folder, _ = weights.find_source(learner.experiment.init_from)
+  folder = weights_here(learner.experiment.init_from)
   return adapters.abstract_base(
     learner.model.decoder, adapters.base_dtype(learner.experiment.lora, folder)
   )
 
 
+def weights_here(source: str) -> str:
+  """Returns the folder of `init_from` or `ref_from`; "" for one that has a config.json alone."""
+  folder, run = weights.find_source(source)
+  there = run or any((storage.place(folder) / name).exists() for name in (SINGLE, INDEX))
+  return folder if source and there else ""
+
+
 def own_reference(workload: Workload) -> Shapes:
   """Returns the shapes of the reference; None without one or if it is the base of adapters.
 
-  One that is not there yet is taken to be bfloat16, as hubs have it.
+  Weights that are not downloaded yet are taken to be bfloat16, as on hubs; fresh ones are float32.
   """
   experiment = workload.experiment
   if experiment.reference.ema:  # a copy of what is trained
@@ -135,7 +144,8 @@ def own_reference(workload: Workload) -> Shapes:
   if is_base or not reads_reference(workload.learner.needs):
     return None
   source, decoder = experiment.ref_from or experiment.init_from, workload.learner.teacher.decoder
-  dtype = references.held_dtype(source, decoder.dtype) if source else decoder.dtype
+  absent = not weights_here(source) and (source or experiment.model.hub)
+  dtype = decoder.dtype if absent else references.held_dtype(source, decoder.dtype)
   return parameters.abstract(decoder.base, dtype)
 
 

@@ -103,7 +103,7 @@ def page(plans: list[Plan], command: str, picture: str) -> str:
 
 def draw(plans: list[Plan], picture: pathlib.Path) -> None:
   """Draws memory, operations and bytes of a chip by the number of chips."""
-  import matplotlib.figure  # of an extra
+  import matplotlib.figure  # optional: the extra `plot`
 
   x = [plan.chips for plan in plans]
   series = (

@@ -121,7 +121,8 @@ def pinned_reference(experiment: Experiment, model: build.Model, pin: Json) -> t
   source = experiment.ref_from or experiment.init_from
   _, run = weights.find_source(source)
   step = pin.get("step", checkpoint.latest(run) if run else None)
-  dtype = pin.get("dtype", "float32") if pin else held_dtype(source, model.decoder.dtype)
+  held = held_dtype(source, model.decoder.dtype)
+  dtype = pin.get("dtype", "float32") if "fingerprint" in pin else held
   tree = reference(source, model, setting, step, dtype)
   use = "this run began with as its reference"
   fingerprint = parameters.check_fingerprint(

@@ -1,5 +1,7 @@
 """What objectives share."""
 
+import dataclasses
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -22,12 +24,21 @@ def test_the_stop_token_is_trained_and_counts():
 
 
 def test_advantages_without_meaning_on_padding_are_0_there():
-  """As those of a user's own function, which may divide by the length that is left."""
+  """A function of the user's own may divide by the length that is left, which is 0 there."""
   r = cases.rollouts()
   mask = common.completion_mask(r, mask_truncated=False)
   advantages = jnp.where(mask > 0, 2.0, jnp.nan)
   assert not mask.all()
   np.testing.assert_array_equal(common.train_batch(r, advantages, mask, mask).advantages, 2 * mask)
+
+
+def test_what_advantages_are_on_padding_makes_no_group_teach():
+  r = cases.rollouts()
+  mask = common.sampled_mask(r)
+  own = dataclasses.replace(
+    cases.configured(), advantage=lambda r: jnp.where(mask > 0, 0.0, jnp.nan)
+  )
+  assert not mask.all() and own.flat(r).all()
 
 
 def test_prefix_credit_adds_up_to_the_advantage():

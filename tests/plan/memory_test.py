@@ -5,6 +5,7 @@ import json
 
 import jax
 import pytest
+import tiny
 import tiny_runs
 from passed_on_test import stub
 from plans import MESHES, made, small
@@ -13,6 +14,7 @@ from small_models import SMALL
 from grpo_jax.errors import SettingError
 from grpo_jax.models import costs
 from grpo_jax.models.decoder import Decoder
+from grpo_jax.models.hf import tensors
 from grpo_jax.models.hf.config import write_config
 from grpo_jax.plan import estimate as estimates
 from grpo_jax.plan import lengths, memory, page, programs
@@ -67,13 +69,32 @@ def test_parts_add_up_to_what_the_compiler_says(workload):
   assert state["optimizer"] > 2 * state["parameters (float32)"] == 2 * state["reference (float32)"]
 
 
-def test_a_reference_that_stays_is_held_in_bfloat16():
+@pytest.mark.parametrize(
+  "source, held",
+  [
+    ("bfloat16", "bfloat16"),
+    ("float32", "float32"),
+    ("config.json alone", "bfloat16"),  # not downloaded yet
+    ("hub", "bfloat16"),  # likewise
+    ("fresh", "float32"),
+    ("moving", "float32"),  # it is a copy of the policy
+  ],
+)
+def test_a_plan_holds_the_reference_as_its_run_does(source, held, tmp_path):
   c = small(**{"model.dtype": "bfloat16"})
+  if source in ("bfloat16", "float32", "config.json alone"):
+    c.init_from = str(tmp_path)
+    dtype = source.partition(" ")[0].replace("config.json", "float32")
+    tensors.save(c.init_from, tiny.decoder().config, tiny.params(), dtype=dtype)
+  if source == "config.json alone":
+    (tmp_path / "model.safetensors").unlink()
+  if source == "hub":
+    c.model.hub = "Qwen/Qwen3-0.6B"
+  if source == "moving":
+    c.model.hub, c.reference.ema = "Qwen/Qwen3-0.6B", 0.1
   rows = memory.state_bytes(programs.make_workload(make(c), jax.devices()))
-  assert rows["parameters (float32)"] == 2 * rows["reference (bfloat16)"]
-  c.reference.ema = 0.1  # it moves with the policy
-  rows = memory.state_bytes(programs.make_workload(make(c), jax.devices()))
-  assert rows["parameters (float32)"] == rows["reference (float32)"]
+  size = {"bfloat16": 2, "float32": 4}[held]
+  assert rows["parameters (float32)"] * size == 4 * rows[f"reference ({held})"]
 
 
 def test_what_the_compiler_cannot_see_is_added():

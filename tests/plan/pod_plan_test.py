@@ -34,8 +34,8 @@ def test_the_most_plans_of_no_sweep_are_refused(program, mode):
 @pytest.mark.parametrize(
   "out, mode, says",
   [
-    ("notes.md", (), "notes.md is there already, and not by this command; use another name"),
-    ("new.md", ("--scaling",), "new.png is there already, and not by this command"),
+    ("notes.md", (), "notes.md exists and is not a page of this command, or its plot"),
+    ("new.md", ("--scaling",), "new.png exists and is not a page of this command"),
     ("notes.png", (), "use a name that ends with .md"),
     ("plans/new.md", (), "plans is no folder that can be written to"),
     ("", ("--scaling",), "--scaling without --out: it draws a plot beside its page"),

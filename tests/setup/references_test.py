@@ -110,11 +110,12 @@ def test_a_reference_is_held_in_the_dtype_of_its_folder(written, of_folder, comp
 
 
 def test_a_resumed_run_holds_its_reference_as_it_began(written):
-  """A pin of before the dtype was kept is of float32."""
+  """A pin without a dtype, from before it was saved, means float32."""
   folder, model = written("bfloat16", **{"model.dtype": "bfloat16"})
   e = experiment("grpo", ref_from=folder, **{"objective.beta": 0.1})
   tree, pin = references.pinned_reference(e, model, {})
   assert references.pinned_reference(e, model, pin)[1] == pin
+  assert references.pinned_reference(e, model, {"base": "of adapters"})[1] == pin
   whole = references.reference(folder, model, "ref_from")
   older = {"step": None, "fingerprint": parameters.check_fingerprint(whole, None, "", "")}
   again, kept = references.pinned_reference(e, model, older)
