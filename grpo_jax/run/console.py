@@ -60,6 +60,31 @@ def remaining(seconds: float, done: int, left: int) -> str:
   return f"{s // 3600}:{s // 60 % 60:02d}:{s % 60:02d}"
 
 
+class Pace:
+  """Says how far long work is, and the time that is left of it."""
+
+  def __init__(self) -> None:
+    self._text, self._done = "", 0
+    self._start = (0.0, 0)  # a time, and what was done of the work then
+    self._next: float | None = None  # when the next work begins, if that is known
+
+  def begin(self, now: float) -> None:
+    """Notes that the next work begins at `now`."""
+    self._text, self._next = "", now
+
+  def line(self, text: str, done: int, total: int, now: float) -> str:
+    """Returns `text`, what is done and the time left at `now`; work of another text is another."""
+    if text != self._text or done < self._done:
+      self._start = (now, done) if self._next is None else (self._next, 0)
+      self._next = None
+    self._text, self._done = text, done
+    if done >= total:
+      self.begin(now)
+      return f"{text} {done}/{total}"
+    since, before = self._start
+    return f"{text} {done}/{total}, {remaining(now - since, done - before, total - done)} left"
+
+
 def samples_table(step: int, samples: Sequence[Mapping[str, Any]]) -> rich.table.Table:
   """Makes a table of samples. Their texts are never taken for markup.
 

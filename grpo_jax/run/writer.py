@@ -28,8 +28,7 @@ from grpo_jax.run import logs
 LOGS = ("metrics.jsonl", "samples.jsonl")
 WARNINGS = "warnings.txt"  # all that the run was warned of, for its page
 PLAIN_SECONDS = 10.0  # between lines where the console is no terminal
-# the event with which JAX reports a compilation
-COMPILED = "/jax/core/compile/backend_compile_duration"
+COMPILED = "/jax/core/compile/backend_compile_duration"  # JAX's event
 TABLE_ROWS = 4  # samples in a table on the console
 
 # The metrics that the bar and the plain lines show where a step has them: metric, label, format.
@@ -41,7 +40,6 @@ SHOWN = (
   ("tokens_per_s/sample", "tok/s", ",.0f"),
   ("reward_faults", "failed rewards", ".0f"),
 )
-
 
 Number = float | np.number | np.ndarray | jax.Array  # a metric, on the host or on a device
 
@@ -113,6 +111,7 @@ class Writer:
     self._outputs: dict[str, Output] = {}
     self._phases: dict[str, set[str]] = {}  # the shapes that each phase has seen
     self._in_phase = False
+    self._paces = terminal.Pace(), terminal.Pace()  # of work around phases, and of that inside one
     self._around = ""  # the progress of work that consists of several phases
     self._open = contextlib.ExitStack()
     with storage.run_errors(self.workdir):
@@ -198,6 +197,7 @@ class Writer:
       self.say(line)
     self._in_phase, timer = True, Timer()
     start = time.perf_counter()
+    self._paces[True].begin(start)
     try:
       yield timer
     finally:
@@ -211,7 +211,7 @@ class Writer:
 
     Between two phases it is that of work which consists of phases: the bar shows it next to them.
     """
-    line = f"{text} {done}/{total}"
+    line = self._paces[self._in_phase].line(text, done, total, time.perf_counter())
     if not self._in_phase:
       self._around = line if done < total else ""
     self._show(phase=line)

@@ -8,6 +8,7 @@ import rich.console
 from grpo_jax.run.console import (
   TABLE_CHARACTERS,
   TABLE_TURNS,
+  Pace,
   remaining,
   samples_table,
   spread,
@@ -31,6 +32,17 @@ def test_the_time_that_is_left():
 )
 def test_time_left_leaves_the_first_step_out(ends, steps, text):
   assert time_left(ends, steps) == text
+
+
+def test_the_pace_of_work_is_from_where_it_began():
+  pace = Pace()
+  assert pace.line("drawn", 2, 10, now=50.0) == "drawn 2/10, -:--:-- left"  # since when?
+  assert pace.line("drawn", 4, 10, now=60.0) == "drawn 4/10, 0:00:30 left"
+  assert pace.line("drawn", 10, 10, now=90.0) == "drawn 10/10"
+  assert pace.line("labelled", 2, 4, now=94.0) == "labelled 2/4, 0:00:04 left"  # since 90
+  pace.begin(100.0)
+  assert pace.line("labelled", 1, 4, now=101.0) == "labelled 1/4, 0:00:03 left"
+  assert pace.line("eval", 1, 4, now=103.0) == "eval 1/4, -:--:-- left"
 
 
 EPISODE = {

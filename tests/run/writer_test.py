@@ -270,8 +270,8 @@ def test_progress_of_a_long_phase_in_plain_lines(tmp_path, monkeypatch):
         writer.progress("eval", done, 25)
   assert out.file.getvalue().splitlines() == [
     "eval ... (compiles the first time)",
-    "eval 10/25",
-    "eval 20/25",
+    "eval 10/25, 0:00:15 left",
+    "eval 20/25, 0:00:05 left",
   ]
   assert lines(tmp_path / "metrics.jsonl") == []
 
