@@ -139,11 +139,12 @@ def _warn(batch: Scored, collector: Collector, writer: Writer) -> None:
       f"rewards.on_error={collector.on_error:g} there, and reward_faults counts how often",
     )
   completions = int((batch.rollouts.lengths > 0).sum())
-  if collector.names == [ENVIRONMENT] and completions and not _gave(batch.rollouts):
+  environment = collector.generator.environment
+  if environment and environment.judges and completions and not _gave(batch.rollouts):
     writer.warn(
       f"silent {ENVIRONMENT}",
-      f"the environment gave none of the {completions} episodes of a step a reward, and there is "
-      "no other reward, so that nothing is learned; is the third value of a Turn missing, or "
+      f"the environment gave none of the {completions} episodes of a step a reward, and no other "
+      "reward has a weight, so that nothing is learned; is the third value of a Turn missing, or "
       "rewards.functions empty by mistake?",
     )
   for name in silent(batch, collector):

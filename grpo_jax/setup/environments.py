@@ -30,13 +30,15 @@ def make(experiment: Experiment, model: build.Model) -> Environment | None:
     )
   described = environment_worker.describe(e.name, dict(e.arguments), experiment.rewards.deadline)
   code = modules.contents([e.name])
+  weights = [each.weight for each in experiment.reward_functions]
+  weights += [each.weight for each in experiment.reward_models]
   return Environment(
     workers=worker.shared(environment_worker.__name__, described, e.workers, code),
     reply=reply,
     turns=e.turns,
     turn_length=e.turn_length,
     discount=e.discount,
-    judges=not (experiment.reward_functions or experiment.reward_models),
+    judges=not any(weights),
   )
 
 

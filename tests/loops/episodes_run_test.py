@@ -57,6 +57,9 @@ def test_an_environment_that_gives_no_reward_is_told_where_nothing_else_does(
   online.train(resolve(tiny_runs.config(EPISODES | changes)), str(tmp_path / "none"))
   told = "the environment gave none of the 32 episodes of a step a reward"
   assert capsys.readouterr().out.count(told) == 1
+  changes["rewards.functions"] = (("parity", tiny_runs.PARITY, 0.0),)  # is only logged
+  online.train(resolve(tiny_runs.config(EPISODES | changes)), str(tmp_path / "logged"))
+  assert capsys.readouterr().out.count(told) == 1
   changes["rewards.functions"] = (("parity", tiny_runs.PARITY, 1.0),)
   online.train(resolve(tiny_runs.config(EPISODES | changes)), str(tmp_path / "other"))
   assert "the environment gave none" not in capsys.readouterr().out

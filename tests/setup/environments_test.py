@@ -54,8 +54,12 @@ def test_it_judges_alone_where_nothing_else_gives_rewards(guess, monkeypatch):
   monkeypatch.setattr(environments.worker, "shared", lambda *args: None)
   monkeypatch.setattr(environments.build, "message_format", lambda experiment: {"chat": False})
   made = environments.make(make(guess), None)
-  guess.rewards.functions = ()
-  assert (made.judges, environments.make(make(guess), None).judges) == (False, True)
+  (name, function, _), *_ = guess.rewards.functions
+  judges = []
+  for functions in ((), ((name, function, 0.0),)):  # one of weight 0 is only logged
+    guess.rewards.functions = functions
+    judges.append(environments.make(make(guess), None).judges)
+  assert (made.judges, judges) == (False, [True, True])
 
 
 def test_arguments_are_bound_to_both_functions(guess):
