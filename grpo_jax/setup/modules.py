@@ -2,12 +2,14 @@
 
 import contextlib
 import difflib
+import hashlib
 import importlib
 import importlib.machinery
 import importlib.util
 import inspect
 import os
 import pathlib
+import sys
 from collections.abc import Callable, Iterable
 from types import ModuleType
 from typing import Any
@@ -171,13 +173,19 @@ def forget_changed() -> None:
 def _run(file: pathlib.Path) -> ModuleType:
   """Runs a file as a module, from its text.
 
-  A compiled copy beside it may be that of an edit within the same second.
+  A compiled copy beside it may be that of an edit within the same second. The module is among
+  sys.modules, where dataclasses look for the types of their fields.
   """
-  loader = importlib.machinery.SourceFileLoader(f"user_{file.stem}", str(file))
-  spec = importlib.util.spec_from_loader(loader.name, loader)
+  name = f"user_{file.stem}_{hashlib.sha256(str(file).encode()).hexdigest()[:8]}"
+  loader = importlib.machinery.SourceFileLoader(name, str(file))
+  spec = importlib.util.spec_from_loader(name, loader)
   assert spec is not None
-  code = importlib.util.module_from_spec(spec)
-  exec(loader.source_to_code(file.read_bytes(), str(file)), vars(code))
+  sys.modules[name] = code = importlib.util.module_from_spec(spec)
+  try:
+    exec(loader.source_to_code(file.read_bytes(), str(file)), vars(code))
+  except BaseException:
+    del sys.modules[name]
+    raise
   return code
 
 

@@ -1,5 +1,7 @@
 """Modules and functions that settings name."""
 
+import sys
+
 import objective_cases as cases
 import pytest
 from ml_collections import ConfigDict
@@ -33,6 +35,26 @@ def test_functions(tmp_path):
     with pytest.raises(SettingError, match=message) as error:
       find(path)
     assert "rewards.functions" in str(error.value) and "\n" not in str(error.value)
+
+
+def test_a_file_may_have_dataclasses_whose_types_are_text(tmp_path):
+  """These look for their module by its name; two files may have one name."""
+  for folder, value in (("a", 1), ("b", 2)):
+    (tmp_path / folder).mkdir()
+    (tmp_path / folder / "own.py").write_text(
+      "from __future__ import annotations\nimport dataclasses\n"
+      f"@dataclasses.dataclass\nclass State:\n  x: int = {value}\n"
+      "def reward(example, completion):\n  return State().x\n"
+    )
+  rewards = [
+    modules.function(f"{tmp_path}/{folder}/own.py:reward", "grpo_jax.rewards", "rewards.functions")
+    for folder in "ab"
+  ]
+  assert [reward(None, None) for reward in rewards] == [1, 2]
+  (tmp_path / "bad.py").write_text("raise ValueError('no')")
+  with pytest.raises(SettingError, match="fails to import: ValueError: no"):
+    modules.function(f"{tmp_path}/bad.py:f", "grpo_jax.rewards", "rewards.functions")
+  assert not [name for name in sys.modules if name.startswith("user_bad")]
 
 
 @pytest.mark.parametrize(
