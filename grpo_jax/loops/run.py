@@ -29,7 +29,7 @@ from grpo_jax.loops.protocols import Data, Trained
 from grpo_jax.run import checkpoint, compile_cache, heap, manifest, provenance, signals, workdir
 from grpo_jax.run.checkpoint_files import Extra
 from grpo_jax.run.profiler import Profiler
-from grpo_jax.run.watch import Watch
+from grpo_jax.run.watch import Watch, limits_of
 from grpo_jax.run.writer import Number, Writer
 from grpo_jax.sandbox import deadline
 from grpo_jax.setup import build, depends, outputs, room, unread, weights
@@ -82,7 +82,7 @@ class Run:
     # read now: the folder of the first weights may be gone, or another, when the run ends
     self.dtype = provenance.weights_dtype(experiment.init_from)
     self.base, self.stopped = weights.find_source(experiment.init_from)[0], False
-    self.watch = Watch(experiment.sampler.max_length, rule)
+    self.watch = Watch(limits_of(experiment.sampler.max_length, experiment.environment), rule)
     depends_on = depends.gather(experiment, model.tokenizer, data, evaluator)
     inputs.check_hosts(depends_on)
     ours = experiment.config_json(), experiment.own_defaults(), unread.names(experiment)

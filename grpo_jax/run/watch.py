@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
+from grpo_jax.config import settings
 from grpo_jax.run.writer import Number, Writer
 
 STEPS = 10  # in a row, before there is a warning
@@ -68,14 +69,14 @@ class Steps:
 class Watch:
   """Looks at the metrics of every step, and warns once if many steps show the same trouble."""
 
-  def __init__(self, max_length: int, rule: str = ""):
+  def __init__(self, limits: str, rule: str = ""):
     """Begins before the first step.
 
     Args:
-      max_length: `sampler.max_length`, for the message.
+      limits: that cut off completions, for the messages; see `limits_of`.
       rule: the reward with which reward models are compared; empty if there is none.
     """
-    self.max_length, self.rule = max_length, rule
+    self.limits, self.rule = limits, rule
     self.compared: dict[str, Steps] = {}  # by the name of the reward model
     # steps in a row: without an advantage, nearly all truncated, many truncated
     self.flat, self.cut_off, self.many = 0, 0, 0
@@ -116,15 +117,14 @@ class Watch:
       writer.warn(
         "truncated",
         f"in {STEPS} steps at least {NEARLY_ALL:.0%} of the completions were cut off at "
-        f"sampler.max_length={self.max_length}: raise it, check that the model ends its answers "
-        "(sampler.stop, data.chat), or reward shorter ones (length.overlong)",
+        f"{self.limits}: raise it, check that the model ends its answers (sampler.stop, "
+        "data.chat), or reward shorter ones (length.overlong)",
       )
     if self.many == SOON:
       writer.warn(
         "more truncated",
-        f"{truncated:.0%} of the completions are now cut off at "
-        f"sampler.max_length={self.max_length}, where it was {self.least_cut_off:.0%} before, and "
-        f"reward/mean is {mean:.3g}: {HACKED}",
+        f"{truncated:.0%} of the completions are now cut off at {self.limits}, where it was "
+        f"{self.least_cut_off:.0%} before, and reward/mean is {mean:.3g}: {HACKED}",
       )
 
   def _reward(self, mean: float, writer: Writer) -> None:
@@ -151,6 +151,15 @@ class Watch:
       writer.warn(
         f"parted {name}", f"{text}: the policy is rewarded for what the rule does not see; {PARTED}"
       )
+
+
+def limits_of(max_length: int, environment: settings.Environment) -> str:
+  """Returns the settings that cut off completions, or the episodes of an environment."""
+  limits = {"sampler.max_length": max_length}
+  if environment.name:
+    limits["environment.turn_length"] = environment.turn_length
+    limits["environment.turns"] = environment.turns
+  return " or ".join(f"{name}={value}" for name, value in limits.items() if value)
 
 
 def parted(name: str, rule: str, steps: Steps) -> str:

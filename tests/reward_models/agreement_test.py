@@ -227,7 +227,11 @@ class Writer:
 
 def said(learned, rule, agreement=0.8) -> list[str]:
   """What is said of a run whose steps have these means of a learned reward and of the rule."""
-  writer, look, rng = Writer(), watch.Watch(96, "correct"), np.random.default_rng(0)
+  writer, look, rng = (
+    Writer(),
+    watch.Watch("sampler.max_length=96", "correct"),
+    np.random.default_rng(0),
+  )
   for a, b in zip(learned, rule):
     numbers = {"judge": rng.normal(a, 0.1), "correct": rng.normal(b, 0.02)}
     of = {"agreement/judge": rng.normal(agreement, 0.05)}

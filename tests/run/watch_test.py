@@ -7,6 +7,7 @@ import pytest
 from agreement_test import LEVEL, said
 
 from grpo_jax.run import watch
+from grpo_jax.setup import defaults
 
 
 class Console:
@@ -20,7 +21,7 @@ class Console:
 
 
 def test_a_run_that_learns_nothing_is_warned_of_once():
-  writer, look = Console(), watch.Watch(96)
+  writer, look = Console(), watch.Watch("sampler.max_length=96")
   for flat in (*[1.0] * (watch.STEPS - 1), 0.5, *[1.0] * (2 * watch.STEPS)):
     look({"zero_variance": flat, "reward/mean": 0.0, "truncated": 0.2}, writer)
   (said,) = writer.said
@@ -28,14 +29,23 @@ def test_a_run_that_learns_nothing_is_warned_of_once():
 
 
 def test_a_run_whose_samples_are_cut_off_is_warned_of():
-  writer, look = Console(), watch.Watch(96)
+  writer, look = Console(), watch.Watch("sampler.max_length=96")
   for _ in range(watch.STEPS):
     look({"truncated": 0.97}, writer)
   assert "sampler.max_length=96: raise it" in writer.said[0] and len(writer.said) == 1
 
 
+def test_what_ends_episodes_is_named():
+  environment = defaults.get_config().environment
+  assert watch.limits_of(96, environment) == "sampler.max_length=96"
+  environment.name = "guess"
+  assert watch.limits_of(96, environment) == "sampler.max_length=96 or environment.turns=8"
+  environment.turn_length = 4
+  assert " or environment.turn_length=4 or environment.turns=8" in watch.limits_of(96, environment)
+
+
 def test_a_run_that_unlearns_to_end_is_warned_of_soon():
-  writer, look = Console(), watch.Watch(96)
+  writer, look = Console(), watch.Watch("sampler.max_length=96")
   for truncated in (0.02, 0.3, *[0.6] * (watch.SOON - 1), 0.4, *[0.6] * (2 * watch.SOON)):
     look({"truncated": truncated, "reward/mean": 0.6}, writer)
   (said,) = writer.said
@@ -43,14 +53,14 @@ def test_a_run_that_unlearns_to_end_is_warned_of_soon():
     "60% of the completions are now cut off at sampler.max_length=96, where it was 2% before"
     in said
   )
-  writer, look = Console(), watch.Watch(96)
+  writer, look = Console(), watch.Watch("sampler.max_length=96")
   for _ in range(2 * watch.SOON):  # it never ended them
     look({"truncated": 0.6}, writer)
   assert not writer.said
 
 
 def test_a_run_whose_reward_falls_is_warned_of():
-  writer, look = Console(), watch.Watch(96)
+  writer, look = Console(), watch.Watch("sampler.max_length=96")
   for mean in (*[2.0] * watch.STEPS, float("nan"), *[1.2] * watch.STEPS):
     look({"reward/mean": mean}, writer)
   assert not writer.said
@@ -60,7 +70,7 @@ def test_a_run_whose_reward_falls_is_warned_of():
     set(writer.said)
     and "reward/mean was 2 in the first 10 steps since this start" in writer.said[0]
   )
-  writer, look = Console(), watch.Watch(96)
+  writer, look = Console(), watch.Watch("sampler.max_length=96")
   for mean in (
     *[-1.0] * watch.STEPS,
     *[-0.4] * watch.STEPS,
@@ -71,11 +81,11 @@ def test_a_run_whose_reward_falls_is_warned_of():
 
 
 def test_one_lucky_sample_less_is_no_fall():
-  writer, look = Console(), watch.Watch(96)
+  writer, look = Console(), watch.Watch("sampler.max_length=96")
   for mean in (0.0, 0.0, 0.004, *[0.0] * (3 * watch.STEPS)):
     look({"reward/mean": mean}, writer)
   assert not writer.said
-  writer, look = Console(), watch.Watch(96)
+  writer, look = Console(), watch.Watch("sampler.max_length=96")
   for n in range(4 * watch.STEPS):  # from 0.3 to 0.1, with noise
     look({"reward/mean": (0.3 if n < 2 * watch.STEPS else 0.1) + 0.1 * (n % 2)}, writer)
   assert writer.said
