@@ -45,7 +45,12 @@ def guess(text: str, ended: int) -> int | None:
 
 
 def solved(example: Example, completion: Completion) -> float:
-  """Returns 1 if the last line of an episode is the number, otherwise 0."""
+  """Returns 1 for an episode that ends with the number, otherwise 0.
+
+  A text that no environment has judged must have the number as its last line.
+  """
+  if completion.reward is not None:
+    return float(completion.reward > 0)
   last = completion.text.split("\n")[-1]
   return float(guess(last, completion.ended) == int(example.answer))
 

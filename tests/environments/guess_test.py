@@ -124,6 +124,13 @@ def test_an_episode_is_solved_if_its_last_line_is_the_number(text, want):
   assert guess.solved(example(20), completion(text, TRUNCATED)) == 0.0
 
 
+@pytest.mark.parametrize(("reward", "want"), [(1.0, 1.0), (0.73, 1.0), (0.0, 0.0)])
+def test_an_episode_that_was_judged_is_solved_as_it_was_judged(reward, want):
+  """Some chat templates write no line of its own before a turn, and a discount makes less of 1."""
+  whole = completion("16 [INST] higher [/INST] 20")._replace(reward=reward)
+  assert guess.solved(example(20), whole) == want
+
+
 def test_a_guess_that_was_cut_off_is_none():
   """Takes 7 for the beginning of 72."""
   state = guess.reset(example(7), 0, 2)
