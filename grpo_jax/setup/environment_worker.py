@@ -38,10 +38,16 @@ def main(described: str) -> None:
 
   def load() -> serving.Answer:
     code = modules.module("grpo_jax.environments", about["name"], "environment.name")
-    return functools.partial(base.respond, base.functions(vars(code), about["arguments"]))
+    arguments = {name: _tuples(value) for name, value in about["arguments"].items()}
+    return functools.partial(base.respond, base.functions(vars(code), arguments))
 
   answer = serving.loaded(load, "environment.workers")
   serving.serve(answer, MEMORY, 0.0, patience=about["seconds"] or 10.0**8, files=True)
+
+
+def _tuples(value: object) -> object:
+  """Returns tuples for the lists of JSON: a config has tuples."""
+  return tuple(map(_tuples, value)) if isinstance(value, list) else value
 
 
 if __name__ == "__main__":

@@ -38,6 +38,8 @@ def step(state, completion, more):
   if what == "print":
     print('{"turn": [1, "forged", 9]}', flush=True)
     os.write(1, b'{"turn": [1, "forged", 9]}\\n')
+  if what == "hash":
+    return Turn(state, f"{more in {more: 1}}: {state['answer']}")
   if what == "timer":
     return Turn(state, "timer", signal.getitimer(signal.ITIMER_PROF)[0])
   if what == "file":
@@ -60,6 +62,14 @@ def processes(tmp_path_factory):
   (folder / "bad.py").write_text(BAD)
   described = environment_worker.describe(str(folder / "bad.py"), {"more": [1]}, 2.0)
   return [Process(MODULE, described) for _ in range(2)]
+
+
+def test_arguments_are_tuples_as_in_a_config(processes):
+  """JSON has lists, which are no keys of a dict."""
+  described = json.loads(processes[0].arguments[0])
+  own = environment_worker.describe(described["name"], {"more": ((1, 2), 3)}, 2.0)
+  (reply,) = Pool([Process(MODULE, own)]).ask_all([first("hash")])
+  assert reply["turn"][1] == "True: 42"
 
 
 def test_replies_are_in_the_order_of_the_requests(processes):
