@@ -55,6 +55,7 @@ def rows(experiment: Experiment) -> list[Row]:
   live = source == "live"
   adapted = bool(experiment.learner.entropy_target)
   loop_plays = experiment.kind in ("online", "offline")
+  learns_episodes = live or not (source == "solutions" or experiment.offline.pairs)
   reads_folder = reads_reference(needs) and experiment.kind != "iterative"
   # true for samples of a file as well, since an experiment has a teacher besides
   sampled = not live and source != "solutions"
@@ -98,6 +99,14 @@ def rows(experiment: Experiment) -> list[Row]:
     *(
       Row(f"environment.{name}", bool(experiment.environment.name), "there is no environment.name")
       for name in ENVIRONMENT
+    ),
+    *(
+      Row(
+        f"environment.{name}",
+        learns_episodes or not experiment.environment.name,
+        f"{loop} with this data learns from no episode, and evaluations do not read it",
+      )
+      for name in ("weight", "discount")
     ),
     Row(
       "environment.role",

@@ -42,6 +42,19 @@ def test_what_is_given_in_place_of_a_teacher_leaves_it_as_it_is():
     unread.check(make(config))
 
 
+@pytest.mark.parametrize("name", ["weight", "discount"])
+def test_rewards_of_an_environment_are_for_loops_that_learn_from_its_episodes(name):
+  config = defaults.get_config()
+  config.environment.name, config.environment[name] = "calculator", 0.5
+  unread.check(make(config))
+  config.loop, config.offline.data = "offline", "samples"
+  assert f"environment.{name}" not in unread.names(make(config))
+  config.offline.data = "solutions"
+  config.objective = defaults.objective("sft", config)
+  with pytest.raises(SettingError, match=f"environment.{name}=0.5: .* learns from no episode"):
+    unread.check(make(config))
+
+
 @pytest.mark.parametrize(
   "name, read", [("grpo", True), ("cispo", True), ("sapo", False), ("kl_cov", False)]
 )
