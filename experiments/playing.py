@@ -123,7 +123,10 @@ def load(
     f"{experiment.sampler.max_length} tokens",
     flush=True,
   )
-  generator = generator._replace(max_prompt_length=width)
+  generator = generator._replace(
+    max_prompt_length=width,
+    environment=generator.environment._replace(discount=1.0),  # as in an evaluation
+  )
   return Player(generator, model.load(), limits, numbers.get("seed", 0)), examples
 
 

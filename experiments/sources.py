@@ -29,7 +29,9 @@ PROMPT = (
   "data.system",
   "sampler.stop",
 )
-PLAYED = ("environment.name", "environment.arguments")
+PLAYED = tuple(
+  f"environment.{name}" for name in ("name", "arguments", "turns", "turn_length", "role")
+)
 WEIGHTS = "a Hugging Face folder or the workdir of a run"
 MOST_STEPS = 20  # of a run that a message lists
 
