@@ -6,8 +6,8 @@ A decoder of 0.8 million parameters, trained by SFT and stopped early
 (experiments/arithmetic_sft.py), learns by GRPO from nothing but whether its final answer is right.
 Hardware: two CPU cores; it takes minutes.
 
-    :hard             problems of five to eight steps, from a warm start that solves 8% of them, so
-                      that rewards are rare
+    :hard             problems of five to eight steps, of which the warm start's samples solve 8%,
+                      so that rewards are rare
     :objective=NAME   a row of experiments/presets.py, or process; or your own objective, FILE.py
     :teacher=FOLDER   for distill, mopd, gkd and distill_offline: a Hugging Face folder or a run,
                       such as runs/arithmetic

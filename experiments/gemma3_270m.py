@@ -7,7 +7,8 @@
 The base model Gemma 3 270M, from the package index, neither knows the form of an answer nor when to
 end. So a short SFT on worked solutions comes first, in DIR/first; then it learns by GRPO from
 nothing but whether its final answer is right. The data are the word problems of one to four steps
-with numbers up to 99 of arithmetic.py; no test problem has the numbers of one that is trained on.
+with numbers up to 99 of grpo_jax/data/arithmetic.py; no test problem has the numbers of one that is
+trained on.
 
 Hardware: two CPU cores and 9 GB, an hour and a half. Score to expect: a greedy accuracy of 9 to 25%
 after the SFT and of 34 to 40% after GRPO. With ten times the samples, one H100 takes seven minutes

@@ -5,15 +5,16 @@
 
 FOLDER is a Hugging Face folder, for example from `hf download Qwen/Qwen3-0.6B --local-dir FOLDER`.
 The data is downloaded once by tensorflow-datasets, or read from train.jsonl and test.jsonl in
---config.data.path=FOLDER.
+--config.data.path=GSM8K_DIR.
 
     :model=NAME       a row of MODELS below, whose weights FOLDER holds; or tiny: a small model and
                       tokenizer from scratch, to see the whole pipeline on real data on a CPU; or
                       base: any weights without a chat template, which go on with a text
     :objective=NAME   a row of experiments/presets.py, or your own objective, FILE.py
     :teacher=FOLDER   for distill, mopd, gkd and distill_offline: a Hugging Face folder or a run
-    :deepseekmath     the paper's setting: learning rate 1e-6, beta 0.04, 64 samples of 1024
-                      tokens, batches of 1024, one update
+    :deepseekmath     the paper's sizes: 64 samples of 1024 tokens, batches of 1024; its learning
+                      rate of 1e-6, its one update and, with objective=grpo, its beta of 0.04 are
+                      the defaults of this file
 
 Hardware, by the TPU's own compiler: a model of 0.6B parameters fits eight v5e chips (v5e:2x4) with
 the defaults. 7B with deepseekmath fits v5e:16x16 with --config.mesh.group=4 --config.mesh.tensor=4

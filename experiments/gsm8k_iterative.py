@@ -4,11 +4,11 @@
       --config=experiments/gsm8k_iterative.py:model=qwen3_0.6b,reward_model=RM \\
       --config.init_from=FOLDER --config.data.path=$GSM8K_DIR
 
-It is experiments/gsm8k.py in five iterations, rewarded only by a reward model that keeps learning.
-Whether an answer is right only labels the pairs that it learns from, and is logged as
-`reward/correct`. It has not been run on real weights; a test traces it.
+It is experiments/gsm8k.py in five iterations (six with tiny), rewarded only by a reward model that
+keeps learning. Whether an answer is right only labels the pairs that it learns from, and is logged
+as `reward/correct`. It has not been run on real weights; a test traces it.
 
-    :model=NAME            as in experiments/gsm8k.py
+    :model=NAME            a row of MODELS in experiments/gsm8k.py, or tiny
     :reward_model=FOLDER   start of the reward model: a run of gsm8k_rm.py or a Hugging Face folder.
                            Without it the reward model starts from the policy, with scores of 0, and
                            learns alone in the first iteration

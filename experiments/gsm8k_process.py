@@ -10,7 +10,7 @@ DIR/first, on steps of the policy's own samples, labelled by whether a continuat
 right answer (Math-Shepherd, arXiv 2312.08935). Whether the answer is right is logged as
 `reward/correct`. It has not been run on real weights; a test traces it.
 
-    :model=NAME            as in experiments/gsm8k.py
+    :model=NAME            a row of MODELS in experiments/gsm8k.py, or tiny
     :reward_model=FOLDER   the process reward model, in place of the first run: a run with
                            loop=process_reward_model, or a Hugging Face folder, with the policy's
                            tokenizer

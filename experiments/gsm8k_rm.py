@@ -7,7 +7,8 @@
 FOLDER is the Hugging Face folder of a policy, from which the reward model starts and which makes
 the samples, unless :policy=OTHER names another folder or run with the same tokenizer, such as a run
 of experiments/gsm8k.py. --config.offline.pairs=FILE.jsonl takes your own pairs instead (prompt,
-chosen and rejected on each line), and --config.offline.require= then lifts the requirement on them.
+chosen and rejected on each line); it needs --config.offline.require= besides, since only samples
+can be required to be right, and a --config.offline.held_out below the number of its prompts.
 The loss is Bradley-Terry (InstructGPT, arXiv 2203.02155, eq. 1), in the usual single pass over the
 pairs. It has not been run on real weights; a test traces it.
 

@@ -8,7 +8,7 @@ found the number within five guesses: halving what is left finds every one
 (environments/guess.py).
 
 Hardware: two CPU cores; 35 minutes beside other work. Score to expect: greedy play finds
-58 to 68% of the 31 numbers after the SFT and 87 to 94% after GRPO, samples 45% and 80% (three
+61 to 68% of the 31 numbers after the SFT and 87 to 94% after GRPO, samples 45% and 80% (three
 seeds).
 
     :objective=   a row of presets.py or a file of yours, as in arithmetic.py

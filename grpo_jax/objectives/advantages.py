@@ -44,8 +44,9 @@ def group_relative(
 def step_returns(rollouts: Rollouts, *, scale: str, ddof: int, eps: float) -> Array:
   """Returns the rewards from each token on, less the group's mean from the same step on, [P, G, L].
 
-  With one reward for every completion it is `group_relative`. A completion without a reward counts
-  as 0. See `ops.advantages.step_returns`.
+  With scale="group" it is divided by the root mean square of these differences in the group. With
+  one reward for every completion it is `group_relative`. A completion without a reward counts as 0.
+  See `ops.advantages.step_returns`.
   """
   rewards = common.scored(rollouts, "step_returns")
   return adv.step_returns(*rewards, rollouts.lengths > 0, scale, ddof, eps)
