@@ -94,7 +94,7 @@ def rows(experiment: Experiment) -> list[Row]:
     Row(
       "environment.name",
       loop_plays,
-      f"{loop} plays no episodes; loop='online' does, and the evaluations of loop='offline'",
+      f"{loop} plays no episodes; loop='online' and loop='offline' do",
     ),
     *(
       Row(f"environment.{name}", bool(experiment.environment.name), "there is no environment.name")

@@ -296,7 +296,7 @@ def test_settings_of_no_environment(setting, config):
 def test_a_loop_that_plays_no_episodes(guess):
   guess.loop = "iterative"
   guess.iterative.reward_model = "runs/1"
-  message = "^environment.name='guess': loop='iterative' plays no episodes; loop='online' does"
+  message = "^environment.name='guess': loop='iterative' plays no episodes; loop='online' and"
   with pytest.raises(SettingError, match=message):
     resolve(guess)
 
