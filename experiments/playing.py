@@ -123,10 +123,7 @@ def load(
     f"{experiment.sampler.max_length} tokens",
     flush=True,
   )
-  generator = generator._replace(
-    max_prompt_length=width,
-    environment=generator.environment._replace(discount=1.0),  # as in an evaluation
-  )
+  generator = generator._replace(max_prompt_length=width)
   return Player(generator, model.load(), limits, numbers.get("seed", 0)), examples
 
 

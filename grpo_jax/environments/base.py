@@ -56,7 +56,6 @@ class Environment(NamedTuple):
   reply: Callable[[str, int], list[int]]  # (observation, last sampled token) -> ids to read
   turns: int  # most turns of an episode
   turn_length: int  # most tokens that are sampled in a turn; 0: as many as the completion may have
-  discount: float  # factor of the rewards of each later turn
   judges: bool = False  # alone: nothing else rewards its episodes
 
 

@@ -76,10 +76,7 @@ class Evaluator:
       model.stop_table,
     )
     sizes = build.sizes(experiment, model.layout)
-    generator = environments.make_generator(experiment, model, sample, sizes)
-    game = generator.environment
-    # a reward of the game counts the same in each turn
-    return generator._replace(environment=game and game._replace(discount=1.0))
+    return environments.make_generator(experiment, model, sample, sizes)
 
   def _counted(self, reward: Callable) -> Callable:
     """Returns the reward with a count in `self.answers` of what it returns."""

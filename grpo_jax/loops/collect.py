@@ -221,7 +221,8 @@ def score(
   c = collector
   from_models: list[tuple[str, Callable, float]] = []
   if c.generator.environment is not None:
-    from_models = [(ENVIRONMENT, functools.partial(_of_turns, drawn, failures or {}), c.played)]
+    given = functools.partial(_of_turns, drawn, failures or {}, c.discount)
+    from_models = [(ENVIRONMENT, given, c.played)]
   from_models += given_by(c.models, c.generator.sizes, drawn)
   texts = hosts.together(functools.partial(completions, c.generator, drawn))
   at_groups = any(attempts.looks_at_group(reward) for _, reward, _ in c.rewards)
@@ -237,13 +238,23 @@ def score(
 
 
 def _of_turns(
-  drawn: KnownRollouts, failures: Mapping[tuple[int, int], str], p: int, g: int, _: Completion
+  drawn: KnownRollouts,
+  failures: Mapping[tuple[int, int], str],
+  discount: float,
+  p: int,
+  g: int,
+  completion: Completion,
 ) -> attempts.Values:
-  """Returns what the environment gave a completion, by the last tokens of its turns."""
+  """Returns what the environment gave a completion, by the last tokens of its turns.
+
+  The reward of turn k counts discount^(k - 1) times.
+  """
   if (p, g) in failures:
     raise Failed(failures[p, g])
   assert drawn.rewards is not None and drawn.given is not None  # sampling/episodes.py made it
-  return [(t, float(drawn.rewards[p, g, t])) for t in np.flatnonzero(drawn.given[p, g]).tolist()]
+  rewards, given = drawn.rewards[p, g], drawn.given[p, g]
+  turns = enumerate(completion.step_ends)
+  return [(t, float(rewards[t]) * discount**k) for k, t in turns if given[t]]
 
 
 def whole_groups(texts: list[list[Completion | None]]) -> list[list[Completion | None]]:

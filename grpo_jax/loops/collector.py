@@ -50,6 +50,7 @@ class Collector(NamedTuple):
   rule: str = ""  # name of the reward that reward models are compared with; "" if there is none
   solved: str = ""  # name of the reward whose results the pool keeps; "" if there is no pool
   played: float = 1.0  # weight of the environment's rewards
+  discount: float = 1.0  # of turn k they count discount^(k - 1) times
   minibatches: int = 1  # of the learner: its order of the groups leaves each in its own
   carrier: Carrier | None = None  # gives the completions, see carried.py; None: `generate` does
   workers: RewardWorkers | None = None  # that give rewards; None: this process does
@@ -108,6 +109,7 @@ def _without_models(experiment: Experiment, model: build.Model) -> Collector:
     rule=experiment.rule,
     solved=experiment.checked if d.redraw < 1 else "",
     played=experiment.environment.weight,
+    discount=experiment.environment.discount,
     minibatches=experiment.learner.minibatches,
     carrier=make_carrier(experiment, batches),
     workers=make_workers(experiment, batches),

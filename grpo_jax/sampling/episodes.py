@@ -303,7 +303,7 @@ def add_answer(episodes: Episodes, environment: Environment, place: Place, answe
   if answer.fault:
     e.faults[place] = answer.fault
   if answer.reward is not None:
-    e.rewards[(*place, n - 1)] = answer.reward * environment.discount ** (e.turns[place] - 1)
+    e.rewards[(*place, n - 1)] = answer.reward
     e.given[(*place, n - 1)] = True
   after = n + len(answer.ids)
   room = after < length and e.turns[place] < environment.turns

@@ -37,7 +37,6 @@ def make(experiment: Experiment, model: build.Model) -> Environment | None:
     reply=reply,
     turns=e.turns,
     turn_length=e.turn_length,
-    discount=e.discount,
     judges=not any(weights),
   )
 

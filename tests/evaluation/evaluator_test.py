@@ -80,13 +80,6 @@ def test_an_evaluation_whose_reward_returns_nothing_says_so(config):
   assert not found.warnings({"accuracy": 0.0})
 
 
-def test_a_game_is_judged_by_what_it_gave_in_whatever_turn(config):
-  config.environment.name, config.environment.arguments = "guess", (("guesses", 5),)
-  config.environment.discount = 0.5
-  found = evaluator.Evaluator(make(config), build.model(make(config)))
-  assert found.greedy.environment.discount == found.sampled.environment.discount == 1.0
-
-
 def test_reward_models_judge_batches_that_divide_over_the_learner_s_mesh(config):
   config.mesh.fsdp, config.sampler.tensor, config.eval.batch = 8, 4, 12
   model = build.model(make(config))

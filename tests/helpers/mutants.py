@@ -256,10 +256,10 @@ MUTANTS = (
   ),
   Mutant(
     "the reward of a later turn counts in full",
-    "grpo_jax/sampling/episodes.py",
-    "answer.reward * environment.discount ** (e.turns[place] - 1)",
-    "answer.reward",
-    "tests/sampling/episodes_test.py::test_limits_of_turns_and_of_their_tokens",
+    "grpo_jax/loops/collect.py",
+    "float(rewards[t]) * discount**k",
+    "float(rewards[t])",
+    "tests/sampling/episodes_test.py::test_the_reward_of_turn_k_counts_discount_to_the_k_minus_1_times",
   ),
   Mutant(
     "a group is scored when the first of its samples has ended",

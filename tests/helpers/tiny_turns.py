@@ -60,6 +60,5 @@ def environment(answer: Any = step, **changes: Any) -> Environment:
     reply=lambda text, last: list(map(int, text.split())),
     turns=8,
     turn_length=0,
-    discount=1.0,
   )
   return whole._replace(**changes)

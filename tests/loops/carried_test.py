@@ -196,7 +196,7 @@ def test_an_example_that_could_not_be_saved_is_refused_when_it_is_drawn():
 
 def test_episodes_are_carried_between_turns():
   """Their turns, rewards and states are those of episodes that nobody interrupts."""
-  played = environment(discount=0.5)
+  played = environment()
   using = generator(played=played, carry=C, max_length=24)
   made, at_once, shares = carrier(), {}, []
   for examples, (drawn, numbers, _) in run(made, using, steps=5):

@@ -14,6 +14,8 @@ from tiny_turns import Here, Ids, environment, reset, step
 
 from grpo_jax.environments import base
 from grpo_jax.errors import DataError, SettingError
+from grpo_jax.loops import collect
+from grpo_jax.loops.collector import Collector
 from grpo_jax.ops import decoding
 from grpo_jax.packing.plan import Packing
 from grpo_jax.sampling import episodes, generate, rollouts, stream
@@ -78,7 +80,7 @@ def naive_play(seed: int = 0, turns: int = 8, turn_length: int = 0) -> dict[str,
       turn = step(states[i, g], Completion("", own, ended[i, g], []))
       states[i, g] = turn.state
       if turn.reward is not None:
-        rewards[i, g, t] = turn.reward * 0.5 ** (made[i, g] - 1)
+        rewards[i, g, t] = turn.reward
       ids = list(map(int, turn.observation.split())) if turn.observation else []
       if ids and made[i, g] < turns and n + len(ids) < LONG:
         tokens[i, g, n : n + len(ids)] = ids
@@ -105,8 +107,8 @@ def assert_played(got: Rollouts, want: dict[str, np.ndarray]) -> None:
 
 @pytest.mark.parametrize("slots", [0, 5])
 def test_episodes_are_those_of_the_slow_twin(slots):
-  """Tokens, who wrote them, log-probs, ends and discounted rewards; one to six turns."""
-  got, statistics, faults = play(slots=slots, discount=0.5)
+  """Tokens, who wrote them, log-probs, ends and rewards; one to six turns."""
+  got, statistics, faults = play(slots=slots)
   want = naive_play()
   assert_played(got, want)
   assert set(want["turns"][want["turns"] > 0]) >= {1, 2, 3, 4} and not faults
@@ -139,7 +141,7 @@ def test_a_problem_is_the_game_that_its_number_says_whatever_the_noise():
 
 
 def test_limits_of_turns_and_of_their_tokens():
-  got, *_ = play(turns=2, turn_length=2, discount=0.5)
+  got, *_ = play(turns=2, turn_length=2)
   want = naive_play(turns=2, turn_length=2)
   assert_played(got, want)
   assert want["turns"].max() == 2 and (want["ended"] == TRUNCATED).any()
@@ -160,13 +162,13 @@ def test_an_episode_that_reaches_a_limit_has_the_reward_0(judges):
 
 
 def test_a_bound_on_programs_changes_no_episode():
-  got, *_ = play(most=2, discount=0.5)
+  got, *_ = play(most=2)
   assert_played(got, naive_play())
 
 
 @pytest.mark.parametrize("mesh", [(1, 2, 2, 1), pytest.param((2, 2, 1, 2), marks=pytest.mark.slow)])
 def test_the_mesh_changes_no_episode(mesh):
-  got, *_ = play(mesh=mesh, slots=8, discount=0.5)
+  got, *_ = play(mesh=mesh, slots=8)
   assert_played(got, naive_play())
 
 
@@ -187,7 +189,7 @@ def test_an_environment_that_fails_ends_its_episode_alone():
       raise KeyError("no such tool")
     return step(state, completion) if sum(completion.tokens) % 9 != 2 else "nothing"
 
-  got, _, faults = play(answer=sometimes, discount=0.5)
+  got, _, faults = play(answer=sometimes)
   want = naive_play()
   messages = set(faults.values())
   assert any("KeyError: 'no such tool'" in text and "turn " in text for text in messages)
@@ -254,7 +256,7 @@ def test_a_run_goes_on_if_its_environment_is_late_after_it_has_answered_once():
   workers = Lost(0)
   assert not play(workers=workers)[2]
   workers.lost = len(workers.asked) + 6
-  _, _, faults = play(workers=workers, discount=0.5)
+  _, _, faults = play(workers=workers)
   assert [*faults.values()] == ["turn 1: takes more than 2 s"] * 6
 
 
@@ -273,7 +275,7 @@ def test_a_turn_is_answered_while_others_are_sampled(monkeypatch):
     counts.append((len(asked.workers.asked), self.episodes.turns.sum(), seen.finished.all()))
 
   monkeypatch.setattr(episodes.Asked, "see", counting)
-  played, _, _ = play(workers=asked.workers, discount=0.5)
+  played, _, _ = play(workers=asked.workers)
   assert_played(played, naive_play())
   turns = int((played.sampled & ~np.pad(played.sampled[..., 1:], [(0, 0)] * 2 + [(0, 1)])).sum())
   assert len(asked.workers.asked) == turns
@@ -299,6 +301,49 @@ def test_a_completion_has_what_its_environment_gave_last():
     assert found[place[0]][place[1]].reward == (values[-1] if values else None)
     several += len(set(values)) > 1
   assert several  # first and last differ in some
+
+
+def test_the_reward_of_turn_k_counts_discount_to_the_k_minus_1_times():
+  """A reward that reads what the environment gave sees it whole, as in an evaluation."""
+  played, _, faults = play()
+  seen: list[float | None] = []
+
+  def reads(example: Example, completion: Completion) -> float:
+    seen.append(completion.reward)
+    return 0.0
+
+  made = generate.Generator(
+    tiny.make_sampler(max_length=LONG),
+    tiny.sizes(),
+    Ids(),  # type: ignore[arg-type]
+    lambda question: [int(question) + 1],
+    2,
+    environment=environment(),
+  )
+  collector = Collector(
+    batches=None,  # type: ignore[arg-type]
+    generator=made,
+    rewards=[("reads", reads, 1.0)],
+    models=[],
+    ahead=[],
+    flat=lambda r: r,
+    on_error=0.0,
+    deadline=0.0,
+    max_length=LONG,
+    prompts=tiny.P,
+    tries=1,
+    played=2.0,
+    discount=0.5,
+  )
+  scored = collect.score(collector, EXAMPLES, played, faults).rollouts
+  ends = played.sampled & ~np.pad(played.sampled[..., 1:], [(0, 0)] * 2 + [(0, 1)])
+  turn = np.cumsum(ends, axis=2)  # at its last token
+  want = np.where(played.given, 2 * played.rewards * 0.5 ** (turn - 1.0), 0)
+  where = played.given
+  np.testing.assert_allclose(scored.rewards[where], want[where], rtol=1e-6)
+  assert len(set(turn[where].tolist())) > 2
+  raw = rollouts.completions(played, Ids())  # type: ignore[arg-type]
+  assert seen == [c.reward for group in raw for c in group if c and c.tokens]
 
 
 def test_text_and_turns_of_an_episode():

@@ -108,10 +108,10 @@ def test_the_limits_are_those_of_the_config(guess, tmp_path):
   chat_templates.save("qwen3", tmp_path)
   (tmp_path / "config.json").write_text("{}")
   tokenizer = reading.load(tmp_path)
-  guess.environment.update({"turns": 3, "turn_length": 7, "discount": 0.5, "role": "tool"})
+  guess.environment.update({"turns": 3, "turn_length": 7, "role": "tool"})
   guess.rewards.deadline = 2.5
   made = environments.make(make(guess), of(tokenizer))
-  assert (made.turns, made.turn_length, made.discount) == (3, 7, 0.5)
+  assert (made.turns, made.turn_length) == (3, 7)
   answered = made.workers.submit(base.first_request(EXAMPLE, 0, completion("7"))).result()
   assert answered == {"turn": [{"number": 20, "left": 4}, "higher\n", None]}
   assert made.reply("higher\n", -1) == tokenizer.encode("higher\n")  # there is no chat
