@@ -74,9 +74,10 @@ def make_config(
     if run:
       changes = sources.trained_with(run, (*OF_RUNS, *(f"sampler.{name}" for name in SAMPLER)))
       if with_data or changes.get("data.shots"):  # worked examples of its training data
-        own = provenance.saved_config(run).get("data") or {}
-        data = sources.trained_with(run, [f"data.{name}" for name in own])
+        saved = provenance.saved_config(run)
+        data = sources.trained_with(run, [f"data.{name}" for name in saved.get("data") or {}])
         config.data.update({name.removeprefix("data."): value for name, value in data.items()})
+        config.seed = saved.get("seed", config.seed)
     else:
       changes = OF_FOLDERS | {"sampler.dtype": provenance.weights_dtype(path)}
     config.update_from_flattened_dict(changes | (played or {}))

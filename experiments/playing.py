@@ -36,6 +36,7 @@ class Player(NamedTuple):
   params: Any  # the policy's tree
   limits: "settings.Environment"
   seed: int
+  game: int | None  # what `reset` is given, as in evaluations; None: it follows from the seed
 
 
 class Episode(NamedTuple):
@@ -100,9 +101,11 @@ def load(
     played: the environment, see `choose`.
     asked: the questions; none: the problem --problem of the run's test data.
   """
+  import numpy as np
+
   from grpo_jax.packing.sizes import Sizes
-  from grpo_jax.sampling import sampler
-  from grpo_jax.setup import environments
+  from grpo_jax.sampling import episodes, sampler
+  from grpo_jax.setup import build, environments
 
   try:
     experiment = asking.make_experiment(path, numbers, like, played, with_data=not asked)
@@ -111,7 +114,11 @@ def load(
     is_argument = "environment.arguments=" in text
     how = "; write --environment=NAME:argument=value,..." if is_argument else ""
     raise SettingError(text + how) from error
-  examples = to_examples(asked) or [find_problem(experiment, numbers.get("problem", 1))]
+  examples, game, problem = to_examples(asked), None, numbers.get("problem", 1)
+  if not asked:
+    examples = [find_problem(experiment, problem)]
+    key = build.key(experiment.seed, build.EVALUATE, 0)
+    (game,) = episodes.reset_numbers(key, np.array([problem - 1]))
   model = sources.model(experiment, path, step)
   width = asking.width_for(max(len(model.render(example.question)) for example in examples))
   sample = sampler.make_sampler(model.decoder, experiment.sampler, model.stop, model.stop_table)
@@ -124,7 +131,7 @@ def load(
     flush=True,
   )
   generator = generator._replace(max_prompt_length=width)
-  return Player(generator, model.load(), limits, numbers.get("seed", 0)), examples
+  return Player(generator, model.load(), limits, numbers.get("seed", 0), game), examples
 
 
 def to_examples(asked: Sequence[Question]) -> "list[Example]":
@@ -173,7 +180,8 @@ def play(
   height = -(-max(rows, len(examples)) // shards) * shards
   filled = [*examples, *[None] * (height - len(examples))]
   key = build.key(player.seed, build.SAMPLE, turn)
-  played, _, faults = generate.generate(generator, player.params, filled, key)
+  games = None if player.game is None else np.full(height, player.game)
+  played, _, faults = generate.generate(generator, player.params, filled, key, games=games)
   texts, tokens = generate.completions(generator, played), host.to_host(played.tokens)
   group, length = tokens.shape[1:]
 

@@ -4,6 +4,7 @@ import io
 import json
 import types
 
+import numpy as np
 import pytest
 import tiny_runs
 from tiny_episodes import EPISODES
@@ -14,6 +15,9 @@ from grpo_jax.config import settings
 from grpo_jax.errors import SettingError
 from grpo_jax.loops import online
 from grpo_jax.run import console
+from grpo_jax.sampling import episodes
+from grpo_jax.sampling import generate as generating
+from grpo_jax.setup import build
 from grpo_jax.setup.resolve import resolve
 from grpo_jax.types import Example
 
@@ -209,7 +213,7 @@ def test_episodes_of_a_file_are_lines_of_json(monkeypatch, capsys):
 def run(tmp_path_factory):
   """A tiny run that was trained with the environment of tiny_episodes.py."""
   folder = tmp_path_factory.mktemp("played") / "run"
-  changes = {"steps": 1, "eval.problems": 0, "data.arithmetic.size": 32}
+  changes = {"steps": 1, "seed": 7, "eval.problems": 0, "data.arithmetic.size": 32}
   online.train(resolve(tiny_runs.config(EPISODES | changes)), str(folder))
   return str(folder)
 
@@ -219,13 +223,25 @@ def load(run, *questions, flag=None, **numbers):
 
 
 @pytest.mark.slow
-def test_a_run_plays_its_own_problems(run, capsys):
+def test_a_run_plays_its_own_problems(run, monkeypatch, capsys):
   """Rewards and observations are those that its environment gives; the noise is that of the seed."""
   player, (example,) = load(run, samples=16, problem=2)
   told = capsys.readouterr().out
   assert f"problem 2 of 32 of the test data, with the answer {example.answer!r}" in told
   assert "an episode has at most 8 turns and 20 tokens" in told
+  key = build.key(7, build.EVALUATE, 0)  # an evaluation of the run plays the same game of it
+  (number,) = episodes.reset_numbers(key, np.array([1]))
+  assert player.game == number
+  generate = generating.generate
+  begun = []
+
+  def spy(*args, games):
+    begun.extend(games.tolist())
+    return generate(*args, games=games)
+
+  monkeypatch.setattr(generating, "generate", spy)
   (group,) = playing.play(player, [example], 0)
+  assert set(begun) == {number}
   assert playing.play(player, [example], 0) == [group] != playing.play(player, [example], 1)
   ends = [episode.ended for episode in group]
   assert "over" in ends and any("a tool that is broken" in end for end in ends)
