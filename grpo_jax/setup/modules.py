@@ -2,7 +2,6 @@
 
 import contextlib
 import difflib
-import hashlib
 import importlib
 import importlib.machinery
 import importlib.util
@@ -173,19 +172,17 @@ def forget_changed() -> None:
 def _run(file: pathlib.Path) -> ModuleType:
   """Runs a file as a module, from its text.
 
-  A compiled copy beside it may be that of an edit within the same second. The module is among
-  sys.modules, where dataclasses look for the types of their fields.
+  A compiled copy beside it may be that of an edit within the same second. While it runs the module
+  is among sys.modules, where dataclasses look for the types of their fields.
   """
-  name = f"user_{file.stem}_{hashlib.sha256(str(file).encode()).hexdigest()[:8]}"
-  loader = importlib.machinery.SourceFileLoader(name, str(file))
-  spec = importlib.util.spec_from_loader(name, loader)
+  loader = importlib.machinery.SourceFileLoader(f"user_{file.stem}", str(file))
+  spec = importlib.util.spec_from_loader(loader.name, loader)
   assert spec is not None
-  sys.modules[name] = code = importlib.util.module_from_spec(spec)
+  sys.modules[loader.name] = code = importlib.util.module_from_spec(spec)
   try:
     exec(loader.source_to_code(file.read_bytes(), str(file)), vars(code))
-  except BaseException:
-    del sys.modules[name]
-    raise
+  finally:
+    del sys.modules[loader.name]  # else it would be a second file that the run depends on
   return code
 
 
