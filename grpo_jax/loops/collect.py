@@ -22,7 +22,7 @@ from grpo_jax.models.decoder import Params
 from grpo_jax.packing import balance
 from grpo_jax.reward_models.rewards import given_by
 from grpo_jax.rewards import attempts, combine
-from grpo_jax.run import compile_cache
+from grpo_jax.run import compile_cache, watch
 from grpo_jax.run.writer import Writer
 from grpo_jax.sampling import rollouts
 from grpo_jax.sampling.generate import Generated, completions, generate
@@ -144,8 +144,8 @@ def _warn(batch: Scored, collector: Collector, writer: Writer) -> None:
     writer.warn(
       f"silent {ENVIRONMENT}",
       f"the environment gave none of the {completions} episodes of a step a reward, and no other "
-      "reward has a weight, so that nothing is learned; is the third value of a Turn missing, or "
-      "rewards.functions empty by mistake?",
+      "reward has a weight, so that nothing is learned; is the third value of a Turn missing, or a "
+      "reward of rewards.functions?",
     )
   for name in silent(batch, collector):
     writer.warn(
@@ -173,12 +173,11 @@ def _warn_of_flat(
 
 def _what_ended_all(collector: Collector) -> str:
   """Returns what may have ended completions, or episodes, all of which are truncated."""
-  environment, most = collector.generator.environment, f"sampler.max_length={collector.max_length}"
+  environment, length = collector.generator.environment, collector.max_length
   if environment is None:
-    return f"all completions were cut off at {most}"
-  if environment.turn_length:
-    most += f", environment.turn_length={environment.turn_length}"
-  return f"all episodes reached {most} or environment.turns={environment.turns}, or failed"
+    return f"all completions were cut off at {watch.limits_of(length)}"
+  limits = watch.limits_of(length, environment.turn_length, environment.turns)
+  return f"all episodes reached {limits}, or failed"
 
 
 def silent(batch: Scored, collector: Collector) -> list[str]:

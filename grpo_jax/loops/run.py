@@ -82,9 +82,9 @@ class Run:
     # read now: the folder of the first weights may be gone, or another, when the run ends
     self.dtype = provenance.weights_dtype(experiment.init_from)
     self.base, self.stopped = weights.find_source(experiment.init_from)[0], False
-    self.watch = Watch(limits_of(experiment.sampler.max_length, experiment.environment), rule)
-    depends_on = depends.gather(experiment, model.tokenizer, data, evaluator)
-    inputs.check_hosts(depends_on)
+    length, e = experiment.sampler.max_length, experiment.environment
+    self.watch = Watch(limits_of(length, e.turn_length, e.turns if e.name else 0), rule)
+    inputs.check_hosts(depends_on := depends.gather(experiment, model.tokenizer, data, evaluator))
     ours = experiment.config_json(), experiment.own_defaults(), unread.names(experiment)
     workdir.check_owner(folder, *ours, experiment.kind)  # before anything is made in it
     with contextlib.ExitStack() as resources:

@@ -7,7 +7,6 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from grpo_jax.config import settings
 from grpo_jax.run.writer import Number, Writer
 
 STEPS = 10  # in a row, before there is a warning
@@ -153,13 +152,15 @@ class Watch:
       )
 
 
-def limits_of(max_length: int, environment: settings.Environment) -> str:
-  """Returns the settings that cut off completions, or the episodes of an environment."""
-  limits = {"sampler.max_length": max_length}
-  if environment.name:
-    limits["environment.turn_length"] = environment.turn_length
-    limits["environment.turns"] = environment.turns
-  return " or ".join(f"{name}={value}" for name, value in limits.items() if value)
+def limits_of(max_length: int, turn_length: int = 0, turns: int = 0) -> str:
+  """Returns the settings that cut off completions, or with `turns` above 0 episodes."""
+  limits = {
+    "sampler.max_length": max_length,
+    "environment.turn_length": turn_length,
+    "environment.turns": turns,
+  }
+  *most, last = [f"{name}={value}" for name, value in limits.items() if value]
+  return " or ".join(filter(None, [", ".join(most), last]))
 
 
 def parted(name: str, rule: str, steps: Steps) -> str:

@@ -7,7 +7,6 @@ import pytest
 from agreement_test import LEVEL, said
 
 from grpo_jax.run import watch
-from grpo_jax.setup import defaults
 
 
 class Console:
@@ -36,12 +35,9 @@ def test_a_run_whose_samples_are_cut_off_is_warned_of():
 
 
 def test_what_ends_episodes_is_named():
-  environment = defaults.get_config().environment
-  assert watch.limits_of(96, environment) == "sampler.max_length=96"
-  environment.name = "guess"
-  assert watch.limits_of(96, environment) == "sampler.max_length=96 or environment.turns=8"
-  environment.turn_length = 4
-  assert " or environment.turn_length=4 or environment.turns=8" in watch.limits_of(96, environment)
+  assert watch.limits_of(96) == "sampler.max_length=96"
+  assert watch.limits_of(96, turns=8) == "sampler.max_length=96 or environment.turns=8"
+  assert watch.limits_of(96, 4, 8).endswith("=96, environment.turn_length=4 or environment.turns=8")
 
 
 def test_a_run_that_unlearns_to_end_is_warned_of_soon():
