@@ -105,8 +105,12 @@ def check(
 
 def warn_of_prompts(experiment: "Experiment", path: str) -> None:
   """Warns if a run was trained with other prompts, stop tokens or environment."""
-  names = (*sources.PROMPT, *sources.PLAYED)
-  for name, trained in sources.trained_with(provenance.run_of(path), names).items():
+  run, name = provenance.run_of(path), "environment.name"
+  now = experiment.environment.name
+  # without an environment in both, or with different ones, its other settings say nothing
+  same = now and sources.trained_with(run, [name]).get(name) == now
+  names = (*sources.PROMPT, *(sources.PLAYED if same else [name]))
+  for name, trained in sources.trained_with(run, names).items():
     if trained != (now := operator.attrgetter(name)(experiment)):
       print(
         f"warning: {path} was trained with {name}={trained!r}, and is evaluated with {now!r}",

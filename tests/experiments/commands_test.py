@@ -440,10 +440,16 @@ def test_other_prompts_than_those_of_training_are_told(tmp_path, capsys):
 
 
 def test_another_environment_than_that_of_training_is_told(tmp_path, capsys):
-  run = write_run(tmp_path / "run", {"environment": {"name": "guess", "arguments": []}})
-  command.warn_of_prompts(defaults.get_config(), run)
+  environment = {"name": "guess", "arguments": [], "turns": 3}
+  run, c = write_run(tmp_path / "run", {"environment": environment}), defaults.get_config()
+  command.warn_of_prompts(c, run)  # turns of no episode are not told
   assert capsys.readouterr().out == (
     f"warning: {run} was trained with environment.name='guess', and is evaluated with ''\n"
+  )
+  c.environment.name = "guess"
+  command.warn_of_prompts(c, run)
+  assert capsys.readouterr().out == (
+    f"warning: {run} was trained with environment.turns=3, and is evaluated with 8\n"
   )
 
 
