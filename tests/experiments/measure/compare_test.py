@@ -467,7 +467,7 @@ def test_what_is_said_of_starts_and_machines_is_of_the_runs(config, workdir):
     (("b", "c"), [("Arms", ("b", "c"))]),
   ],
 )
-def test_a_panel_compares_two_arms_at_least(arms, panels):
+def test_a_question_has_a_panel_for_two_arms_at_least(arms, panels):
   asked = ConfigDict({"questions": (("First", ("a", "b")), ("Second", ("a", "c")))})
   assert compare.panels(asked, arms) == panels
 
