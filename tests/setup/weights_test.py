@@ -15,9 +15,10 @@ def test_a_reference_of_a_step_is_read_from_the_run_although_it_has_an_export_by
   monkeypatch.setattr(references, "check_source", lambda *args: None)
   monkeypatch.setattr(weights, "find_source", lambda source: (f"{source}/export", ""))
   monkeypatch.setattr(weights, "restore", lambda run, decoder, step: (run, step))
-  monkeypatch.setattr(weights, "load", lambda folder, decoder: folder)
+  monkeypatch.setattr(weights, "load", lambda folder, decoder, dtype: (folder, dtype))
   model: Any = stub(decoder=stub(base=None))
-  assert references.reference("runs/1", model, "ref_from") == "runs/1/export"
+  held = references.reference("runs/1", model, "ref_from", dtype="bfloat16")
+  assert held == ("runs/1/export", "bfloat16")
   assert references.reference("runs/1", model, "ref_from", step=2) == ("runs/1", 2)
 
 
