@@ -127,12 +127,8 @@ def trained_with(run: str, names: Sequence[str]) -> dict[str, Any]:
     section, _, last = name.partition(".")
     settings = saved.get(section)
     if isinstance(settings, dict) and settings.get(last) is not None:
-      trained[name] = _tuples(settings[last])
+      trained[name] = kinds.tuples(settings[last])
   return trained
-
-
-def _tuples(value: Any) -> Any:
-  return tuple(map(_tuples, value)) if isinstance(value, list) else value
 
 
 @contextlib.contextmanager

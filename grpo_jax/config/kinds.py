@@ -297,3 +297,8 @@ def _leaves(section: Mapping[str, object], prefix: str) -> Iterator[tuple[str, o
       yield from _leaves(value, f"{prefix}{name}.")
     else:
       yield f"{prefix}{name}", value
+
+
+def tuples(value: Any) -> Any:
+  """Returns a value with tuples for lists, as a config has them and JSON has not."""
+  return tuple(map(tuples, value)) if isinstance(value, list | tuple) else value

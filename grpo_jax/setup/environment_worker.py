@@ -11,6 +11,7 @@ import sys
 import jax
 
 from grpo_jax.aliases import Json
+from grpo_jax.config import kinds
 from grpo_jax.environments import base
 from grpo_jax.sandbox import serving
 from grpo_jax.setup import modules
@@ -38,16 +39,11 @@ def main(described: str) -> None:
 
   def load() -> serving.Answer:
     code = modules.module("grpo_jax.environments", about["name"], "environment.name")
-    arguments = {name: _tuples(value) for name, value in about["arguments"].items()}
+    arguments = {name: kinds.tuples(value) for name, value in about["arguments"].items()}
     return functools.partial(base.respond, base.functions(vars(code), arguments))
 
   answer = serving.loaded(load, "environment.workers")
   serving.serve(answer, MEMORY, 0.0, patience=about["seconds"] or 10.0**8, files=True)
-
-
-def _tuples(value: object) -> object:
-  """Returns tuples for the lists of JSON: a config has tuples."""
-  return tuple(map(_tuples, value)) if isinstance(value, list) else value
 
 
 if __name__ == "__main__":

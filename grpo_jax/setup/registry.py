@@ -43,7 +43,7 @@ def objective(name: str) -> base.Objective:
 
 def configured(section: ConfigDict) -> base.ConfiguredObjective:
   """Returns the objective that the `objective` section chooses, with its settings, once checked."""
-  section = ConfigDict({name: _tuples(section[name]) for name in section})
+  section = ConfigDict({name: kinds.tuples(section[name]) for name in section})
   chosen = objective(section.name)
   defaults = objective_defaults(section.name)
   _check_names(chosen, section)
@@ -187,11 +187,6 @@ def _own_arguments(section: ConfigDict, shown: str, own: Sequence[str]) -> dict[
     if not isinstance(value, bool | int | float | str | tuple):
       raise SettingError(f"{setting}: {name} is {value!r:.40}; use a number, a text or a tuple")
   return {name: value for name, value in pairs}
-
-
-def _tuples(value: Any) -> Any:
-  """Returns a value with tuples for lists, as a config from JSON has them."""
-  return tuple(map(_tuples, value)) if isinstance(value, list | tuple) else value
 
 
 @functools.cache
