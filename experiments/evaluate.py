@@ -105,11 +105,11 @@ def check(
 
 def warn_of_prompts(experiment: "Experiment", path: str) -> None:
   """Warns if a run was trained with other prompts, stop tokens or environment."""
-  run, name = provenance.run_of(path), "environment.name"
-  now = experiment.environment.name
+  run, played = provenance.run_of(path), "environment.name"
   # without an environment in both, or with different ones, its other settings say nothing
-  same = now and sources.trained_with(run, [name]).get(name) == now
-  names = (*sources.PROMPT, *(sources.PLAYED if same else [name]))
+  own = experiment.environment.name
+  same = own and sources.trained_with(run, [played]).get(played) == own
+  names = (*sources.PROMPT, *(sources.PLAYED if same else [played]))
   for name, trained in sources.trained_with(run, names).items():
     if trained != (now := operator.attrgetter(name)(experiment)):
       print(
