@@ -24,7 +24,7 @@ def test_the_stop_token_is_trained_and_counts():
 
 
 def test_advantages_without_meaning_on_padding_are_0_there():
-  """A function of the user's own may divide by the length that is left, which is 0 there."""
+  """Lets a function of the user's own divide by the length that is left, which is 0 there."""
   r = cases.rollouts()
   mask = common.completion_mask(r, mask_truncated=False)
   advantages = jnp.where(mask > 0, 2.0, jnp.nan)

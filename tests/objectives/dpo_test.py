@@ -34,7 +34,7 @@ def test_dpo_is_the_written_out_loop():
 
 
 def test_the_reference_itself_wins_half_of_the_pairs():
-  """The accuracy starts at chance, as in an evaluation."""
+  """Begins with the accuracy of chance, as in an evaluation."""
   _, _, batch, out = cases.case("dpo")
   same = dataclasses.replace(out, logprobs=batch.ref_logprobs)
   _, metrics = dpo.loss(same, batch, cases.settings(dpo))

@@ -304,7 +304,7 @@ def test_a_completion_has_what_its_environment_gave_last():
 
 
 def test_the_reward_of_turn_k_counts_discount_to_the_k_minus_1_times():
-  """A reward that reads what the environment gave sees it whole, as in an evaluation."""
+  """Shows rewards what the environment gave without the discount, as an evaluation does."""
   played, _, faults = play()
   seen: list[float | None] = []
 

@@ -110,7 +110,7 @@ def test_a_reference_is_held_in_the_dtype_of_its_folder(written, of_folder, comp
 
 
 def test_a_resumed_run_holds_its_reference_as_it_began(written):
-  """A pin without a dtype, from before it was saved, means float32."""
+  """Takes float32 for a pin without a dtype, from before it was saved."""
   folder, model = written("bfloat16", **{"model.dtype": "bfloat16"})
   e = experiment("grpo", ref_from=folder, **{"objective.beta": 0.1})
   tree, pin = references.pinned_reference(e, model, {})
