@@ -235,6 +235,13 @@ def no_steps(c: ConfigDict) -> None:
   c.objective = defaults.objective("process_reward_model", c)
 
 
+def use_file(c: ConfigDict, folder: pathlib.Path) -> None:
+  """Learns from a file in `folder`, whose words no other tokenizer has."""
+  path = folder / "train.jsonl"
+  path.write_text('{"question": "one and two and three", "answer": "6"}\n' * 8)
+  c.data.name, c.data.path = "jsonl", str(path)
+
+
 @pytest.mark.parametrize(
   "change, message",
   [
@@ -258,23 +265,21 @@ def no_steps(c: ConfigDict) -> None:
 )
 def test_so_are_data_and_models_that_it_cannot_use(change, message, tmp_path):
   c = two_runs()
-  c.data.name = "jsonl"
-  (tmp_path / "train.jsonl").write_text(
-    '{"question": "one and two and three", "answer": "6"}\n' * 8
-  )
-  c.data.path = str(tmp_path / "train.jsonl")
+  use_file(c, tmp_path)
   change(c)
   with pytest.raises(SettingError, match=message):
     run.start(c, str(tmp_path / "run"))
   assert not (tmp_path / "run").exists()
 
 
-def test_a_wrong_reward_model_has_the_line_of_its_own_start(tmp_path):
+@pytest.mark.parametrize("change", [no_start_of_the_reward_model, a_reward_model_of_other_tokens])
+def test_a_wrong_reward_model_has_the_line_of_its_own_start(change, tmp_path):
   c, alone = two_runs(), tiny()
   alone.model.variant, alone.tokenizer = "test_qwen3", "words"
   said = []
   for config in (c, alone):
-    no_start_of_the_reward_model(config)
+    use_file(config, tmp_path)
+    change(config)
     with pytest.raises(SettingError) as error:
       run.start(config, str(tmp_path / "run"))
     said.append(str(error.value))
