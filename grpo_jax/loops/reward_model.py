@@ -14,7 +14,7 @@ from typing import TypeVar
 import jax
 
 from grpo_jax.distributed import inputs
-from grpo_jax.errors import said_of
+from grpo_jax.errors import SettingError, said_of
 from grpo_jax.evaluation.pair_evaluator import PairEvaluator
 from grpo_jax.evaluation.step_evaluator import Steps
 from grpo_jax.io import storage
@@ -23,7 +23,7 @@ from grpo_jax.loops.learner import Learner
 from grpo_jax.loops.offline import Kept, draw_samples, kept_samples, learn_in_order, template
 from grpo_jax.loops.reward_data.pairs import FromFile
 from grpo_jax.loops.run import Run
-from grpo_jax.setup import build, checks, weights
+from grpo_jax.setup import build, checks, references, weights
 from grpo_jax.setup.experiment import Experiment, changed
 from grpo_jax.types import HostScored
 
@@ -71,8 +71,18 @@ def train_on_file(
 def sampled_policy(experiment: Experiment) -> tuple[Experiment, build.Model]:
   """Returns the config of the policy that is sampled, and its model."""
   sampled = experiment_of_policy(experiment)
-  with said_of("offline.teacher" if experiment.offline.teacher else ""):
-    return sampled, build.model(sampled)
+  teacher = experiment.offline.teacher
+  folder = "" if teacher else weights.find_source(experiment.init_from)[0]
+  if folder and weights.read_shape(folder).scores:
+    raise SettingError(
+      f"offline.teacher='': samples would be drawn from init_from={experiment.init_from!r}, which "
+      "is a reward model and samples nothing; give a policy"
+    )
+  with said_of("offline.teacher" if teacher else ""):
+    policy = build.model(sampled)
+  if teacher:
+    references.check_tokens(teacher, policy.tokenizer, "offline.teacher")
+  return sampled, policy
 
 
 def experiment_of_policy(experiment: Experiment) -> Experiment:

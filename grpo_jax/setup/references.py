@@ -9,7 +9,8 @@ from grpo_jax.models.hf import tensors
 from grpo_jax.run import checkpoint, provenance
 from grpo_jax.setup import build, parameters, weights
 from grpo_jax.setup.experiment import Experiment
-from grpo_jax.tokenizer import reading
+from grpo_jax.tokenizer import backend, reading
+from grpo_jax.tokenizer.tokenizer import Tokenizer
 
 
 def owner(experiment: Experiment, model: build.Model) -> build.Model:
@@ -75,7 +76,9 @@ def reference(
 
 
 def check_source(source: str, model: build.Model, setting: str) -> None:
-  """Refuses a folder or run without parameters of the model's shape, by its headers alone.
+  """Refuses a folder or run without parameters of the model's shape, or of other tokens.
+
+  Of the parameters it reads the headers alone.
 
   Args:
     source: a Hugging Face folder or the workdir of a run; "" is let through.
@@ -95,6 +98,7 @@ def check_source(source: str, model: build.Model, setting: str) -> None:
     raise SettingError(
       f"{setting}={source!r}: is {shape}; the policy is {model.decoder.config}; use the same shape"
     )
+  check_tokens(source, model.tokenizer, setting)
   if not run:
     with said_of(setting):
       tensors.check(folder, model.decoder.base.shapes())
@@ -102,6 +106,27 @@ def check_source(source: str, model: build.Model, setting: str) -> None:
     raise CheckpointError(
       f"{setting}={source!r}: this run has no complete checkpoint; wait for its first, or use "
       "another"
+    )
+
+
+def check_tokens(source: str, tokenizer: Tokenizer, setting: str) -> None:
+  """Refuses a model that was trained on other tokens, by the tokenizer of its folder.
+
+  A folder without one is let through, and so are other end tokens: an instruct model has others
+  than its base.
+
+  Args:
+    source: a Hugging Face folder or the workdir of a run.
+    tokenizer: of the texts that the model is to read.
+    setting: that names the source, for messages.
+  """
+  folder, _ = weights.find_source(source)
+  if not (storage.place(folder) / backend.FILE).exists():
+    return
+  if reading.load(folder, setting).encode(reading.PROBE) != tokenizer.encode(reading.PROBE):
+    raise SettingError(
+      f"{setting}={source!r}: its tokenizer reads a text as other tokens than the one of this run; "
+      "use a model of the same tokens"
     )
 
 

@@ -70,6 +70,15 @@ def metrics_of_steps(folder: pathlib.Path) -> list[dict[str, Any]]:
   return [line for line in map(json.loads, text.splitlines()) if "loss" in line]
 
 
+def swap_words(run: pathlib.Path) -> None:
+  """Swaps the ids of two tokens in a run's folder, as if it had learned another tokenizer."""
+  path = run / "model" / "tokenizer.json"
+  whole = json.loads(path.read_text())
+  words = whole["model"]["vocab"]
+  words["1"], words["2"] = words["2"], words["1"]
+  path.write_text(json.dumps(whole))
+
+
 def as_json(config: ConfigDict) -> dict[str, Any]:
   """A config as DIR/config.json has it."""
   return json.loads(config.to_json_best_effort())

@@ -14,6 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 import run_test
+import tiny_runs
 from ml_collections import ConfigDict
 from offline_test import OUTCOMES, L, scored
 from small_models import SMALL
@@ -324,6 +325,18 @@ def test_a_policy_is_a_start_with_a_fresh_head(tmp_path):
   found = build.model(make(c), jax.devices()[:1], scores=True).load()
   assert "unembed" not in found and not np.asarray(found["score"]["weight"]).any()
   hf_test.assert_same(found["layers"], params["layers"])
+
+
+def test_a_teacher_of_other_tokens_draws_no_samples(tmp_path):
+  c = of_samples()
+  run_test.save_policy(tmp_path / "p", c, build.model(make(c), jax.devices()[:1]), 1, 2.0)
+  c.offline.teacher = str(tmp_path / "p")
+  reward_model.sampled_policy(resolve(c))
+  tiny_runs.swap_words(tmp_path / "p")
+  with pytest.raises(
+    SettingError, match="^offline.teacher=.*: its tokenizer reads a text as other"
+  ):
+    reward_model.sampled_policy(resolve(c))
 
 
 def test_a_run_without_an_export_is_a_start_too(tmp_path):

@@ -64,6 +64,18 @@ def test_a_teacher_of_other_tokens_is_refused(teacher):
     references.owner(e, student)
 
 
+def test_a_model_of_the_same_shape_and_other_tokens_is_refused(teacher, tmp_path):
+  same = build.model(experiment("grpo", **{"model.variant": "test_gemma2"}))
+  folder = teacher()
+  with pytest.raises(CheckpointError, match="no complete checkpoint"):  # of weights, there are none
+    references.check_source(folder, same, "ref_from")
+  tiny_runs.swap_words(tmp_path / "teacher")
+  with pytest.raises(SettingError, match=f"^ref_from='{folder}': its tokenizer reads a text as"):
+    references.check_source(folder, same, "ref_from")
+  (tmp_path / "teacher" / "model" / "tokenizer.json").unlink()
+  references.check_tokens(folder, same.tokenizer, "ref_from")  # nothing to compare with
+
+
 @pytest.mark.parametrize("objective, changes", [("gkd", {}), ("grpo", {"objective.beta": 0.1})])
 def test_errors_of_its_folder_name_the_setting_that_gave_it(tmp_path, objective, changes):
   (tmp_path / "config.json").write_text('{"model_type": "bert"}')
