@@ -11,6 +11,7 @@ from grpo_jax.config import sections
 from grpo_jax.errors import SettingError
 from grpo_jax.objectives import common
 from grpo_jax.objectives.base import Needs, reads_reference
+from grpo_jax.setup import scorers
 from grpo_jax.setup.experiment import Experiment
 
 
@@ -56,6 +57,7 @@ def rows(experiment: Experiment) -> list[Row]:
   adapted = bool(experiment.learner.entropy_target)
   loop_plays = experiment.kind in ("online", "offline")
   learns_episodes = live or not (source == "solutions" or experiment.offline.pairs)
+  scored = learns_episodes and not experiment.offline.steps
   reads_folder = reads_reference(needs) and experiment.kind != "iterative"
   # true for samples of a file as well, since an experiment has a teacher besides
   sampled = not live and source != "solutions"
@@ -118,6 +120,10 @@ def rows(experiment: Experiment) -> list[Row]:
       any(each.reward.score_ahead is None for each in experiment.reward_functions),
       "the run calls no function of rewards.functions, or these score whole batches themselves "
       "(score_ahead)",
+    ),
+    *(
+      Row(f"rewards.{name}", scored, f"{loop} with this data scores no samples in training")
+      for name in scorers.MODELS
     ),
     Row("sampler.carry", live, f"{loop} samples nothing that an update could interrupt"),
     Row("sampler.max_age", experiment.sampler.carry > 0, "with sampler.carry=0 nothing is carried"),

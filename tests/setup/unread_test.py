@@ -8,7 +8,7 @@ import pathlib
 
 import pytest
 
-from experiments import arithmetic, arithmetic_prm, arithmetic_rm, gsm8k, presets
+from experiments import arithmetic, arithmetic_prm, arithmetic_rm, arithmetic_sft, gsm8k, presets
 from grpo_jax.errors import SettingError
 from grpo_jax.setup import defaults, registry, unread
 from grpo_jax.setup.experiment import make
@@ -52,6 +52,20 @@ def test_rewards_of_an_environment_are_for_loops_that_learn_from_its_episodes(na
   config.offline.data = "solutions"
   config.objective = defaults.objective("sft", config)
   with pytest.raises(SettingError, match=f"environment.{name}=0.5: .* learns from no episode"):
+    unread.check(make(config))
+
+
+@pytest.mark.parametrize("name", ["outcome_models", "process_models"])
+@pytest.mark.parametrize("module", [arithmetic_sft, arithmetic_rm, arithmetic_prm])
+def test_reward_models_are_for_runs_that_score_samples(module, name):
+  config = module.get_config()
+  config.rewards[name] = (("judge", "runs/1", 1.0),)
+  if module is not arithmetic_sft:  # samples are drawn and scored
+    unread.check(make(config))
+    config.offline["pairs" if module is arithmetic_rm else "steps"] = "x.jsonl"
+  with pytest.raises(
+    SettingError, match=f"^rewards.{name}=.*scores no samples in training; use \\(\\)"
+  ):
     unread.check(make(config))
 
 
