@@ -26,7 +26,7 @@ from grpo_jax.config import sections
 from grpo_jax.distributed import hosts, inputs
 from grpo_jax.errors import CheckpointError, SettingError, StorageError
 from grpo_jax.io import storage
-from grpo_jax.run import lock, logs
+from grpo_jax.run import lock, logs, manifest
 from grpo_jax.run.reasons import reason
 
 # Settings that may differ when a run is resumed: they decide what is shown, and where, in how many
@@ -58,7 +58,16 @@ OWN_LOGS = ("metrics.jsonl", "metrics.crc", "samples.jsonl", "samples.crc")
 # The folders whose files it replaces.
 OWN_FOLDERS = ("model", "export", "adapter", "checkpoints")
 # The files that it writes besides its logs.
-OWN_FILES = (inputs.NAME, inputs.SAMPLES, "result.json")
+OWN_FILES = (
+  inputs.NAME,
+  inputs.SAMPLES,
+  manifest.NAME,
+  "result.json",
+  "warnings.txt",
+  "report.html",
+  "samples.html",
+  "curve.png",
+)
 ITERATIVE_FOLDERS = ("reward_model", "replay")  # those of an iterative run besides
 SEEN_SECONDS = 90.0  # until all hosts see a new file; NFS may remember for 60 what was there
 

@@ -20,7 +20,10 @@ from grpo_jax.setup import defaults, unread
 from grpo_jax.setup.experiment import make
 
 
-@pytest.mark.parametrize("name", ["samples.jsonl", "samples.npz", "result.json"])
+@pytest.mark.parametrize(
+  "name",
+  ["samples.jsonl", "samples.npz", "result.json", "checksums.json", "warnings.txt", "report.html"],
+)
 def test_a_folder_with_a_file_named_as_one_that_no_run_wrote_is_refused(tmp_path, name):
   (tmp_path / name).write_text("mine\n")
   with pytest.raises(CheckpointError, match=rf"holds {name} and no config.json.*another --workdir"):

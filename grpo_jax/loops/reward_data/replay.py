@@ -61,7 +61,7 @@ class Replay:
     """Removes the files of earlier steps."""
     if jax.process_index() == 0 and self.folder.is_dir():
       for path in self.folder.iterdir():
-        if path.stem.isdigit() and int(path.stem) < before:
+        if path.suffix == ".npz" and path.stem.isdigit() and int(path.stem) < before:
           path.unlink()
 
 

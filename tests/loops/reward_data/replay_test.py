@@ -76,7 +76,12 @@ def test_pairs_of_steps_are_kept_as_long_as_they_may_be_drawn(tmp_path):
   for step in range(5):
     replay.add(step, pairs(10 * step, step))
   assert replay.read(range(2, 4)).tokens[:, 0, 0].tolist() == [20, 21, 30, 31, 32]
+  (tmp_path / "replay" / "2.json").write_text("mine\n")
   replay.forget(3)
-  assert sorted(path.name for path in (tmp_path / "replay").iterdir()) == ["3.npz", "4.npz"]
+  assert sorted(path.name for path in (tmp_path / "replay").iterdir()) == [
+    "2.json",
+    "3.npz",
+    "4.npz",
+  ]
   with pytest.raises(Exception, match="2.npz: is missing"):
     replay.read([2])
