@@ -10,12 +10,10 @@ or is killed, all end within seconds and say which one and why (grpo_jax/distrib
 Bad input ends the program with one line on stderr and exit code 2.
 """
 
-import dataclasses
 import functools
 import glob
 import os
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING
 
 from absl import app, flags, logging
 from ml_collections import ConfigDict
@@ -26,9 +24,6 @@ from grpo_jax.config import kinds
 from grpo_jax.errors import SettingError
 from grpo_jax.io import storage
 from grpo_jax.run import leaving
-
-if TYPE_CHECKING:
-  from grpo_jax.setup.experiment import Experiment  # imports jax
 
 # Seconds without a sign of life after which jax takes a host for dead and ends the others, with a
 # page of C++ text. The lifeline ends them earlier.
@@ -98,7 +93,8 @@ def batches(config: ConfigDict) -> tuple[int, ...]:
 
 def make_runs(runs: Sequence[Stage]) -> None:
   """Makes each run after the one that it starts from, and draws its curves; a signal ends all."""
-  from grpo_jax.distributed import hosts  # imports jax
+  from experiments import later as later_run  # imports jax
+  from grpo_jax.distributed import hosts
   from grpo_jax.loops.run import recorded
   from grpo_jax.run import heap, signals, workdir
   from grpo_jax.setup import loop_names, resolve, unread
@@ -112,13 +108,15 @@ def make_runs(runs: Sequence[Stage]) -> None:
   for i in range(1, len(runs)):
     if not done[i - 1]:  # otherwise the later run starts at once
       with stages.named(runs[i], runs):
-        check_later(experiments[i], experiments[:i], [run.workdir for run in runs[:i]])
+        folders = [run.workdir for run in runs[:i]]
+        later_run.check(experiments[i], later_run.Earlier(experiments[:i], folders))
   if len(runs) > 1:  # a single one does it itself
     for experiment, run in zip(experiments, runs):
       ours = recorded(experiment), experiment.own_defaults(), unread.names(experiment)
       workdir.check_owner(run.workdir, *ours, experiment.kind)
   for run, later in zip(runs, runs[1:]):
-    stages.check_ended(run, later)
+    with stages.named(later, runs):
+      stages.check_ended(run, later)
   for loop, experiment, run, was_done in zip(trains, experiments, runs, done, strict=True):
     before_last = run is not runs[-1]
     if was_done:
@@ -135,92 +133,6 @@ def make_runs(runs: Sequence[Stage]) -> None:
       print(f"the run in {run.workdir} is done; {signals.how_to_resume()}", flush=True)
       return
     heap.release()
-
-
-def check_later(
-  experiment: "Experiment", earlier: Sequence["Experiment"], folders: Sequence[str]
-) -> None:
-  """Refuses settings of a later run before the first one starts, as its own start would.
-
-  What comes from an earlier run is not there yet: a policy from one has the shape of the first
-  run's, and adapters stand on its export.
-
-  Args:
-    experiment: of the later run.
-    earlier: of those before it, in their order.
-    folders: of these; each is in that of the next one.
-  """
-  from grpo_jax.evaluation.evaluator import Evaluator  # imports jax
-  from grpo_jax.evaluation.pair_evaluator import PairEvaluator
-  from grpo_jax.evaluation.step_evaluator import StepEvaluator
-  from grpo_jax.loops import (
-    collector,
-    iterative,
-    offline,
-    process_reward_model,
-    reward_model,
-    teacher_prompts,
-  )
-  from grpo_jax.loops.reward_data import continuations
-  from grpo_jax.loops.teaching import OUTCOME
-  from grpo_jax.objectives.base import reads_reference
-  from grpo_jax.reward_models import load
-  from grpo_jax.setup import adapters, build, checks, references
-  from grpo_jax.setup.experiment import LIVE, changed
-
-  start, first, before, bare = experiment, earlier[0], folders[-1], {}
-  inside = [storage.inside(experiment.init_from, folder) for folder in folders]
-  if any(inside):
-    source = earlier[inside.index(True)]
-    name = ".".join([stages.FIRST] * inside.count(True))
-    if source.kind in checks.REWARD_LOOPS and experiment.kind not in checks.REWARD_LOOPS:
-      models = "process" if source.kind == "process_reward_model" else "outcome"
-      raise SettingError(
-        f"{name}.loop={source.loop!r}: trains a reward model, and this run would start from it; "
-        f"write {stages.RUN!r} where it is used, as in "
-        f"rewards.{models}_models=(('judge', {stages.RUN!r}, 1.0),)"
-      )
-    if experiment.lora.rank and not source.checkpoint.export:
-      raise SettingError(
-        f"lora.rank={experiment.lora.rank} with {name}.checkpoint.export=False: adapters stand on "
-        f"the export of that run; use {name}.checkpoint.export=True"
-      )
-    bare = {"lora.rank": 0}
-    shape = {
-      "init_from": first.init_from,
-      "tokenizer": experiment.tokenizer or first.tokenizer,
-      "model.variant": experiment.model.variant or first.model.variant,
-    }
-    start = changed(experiment, shape)
-  judges = start.kind in checks.REWARD_LOOPS
-  model = build.model(changed(start, bare), scores=judges)
-  adapted = dataclasses.replace(model.decoder, lora=adapters.make_lora(start.lora))
-  model = model._replace(decoder=adapted)
-  checks.check(start, model.decoder)
-  if start.kind == "online":
-    teacher_prompts.check(start)
-  if start.kind == "iterative":
-    iterative.check(experiment, absent=before)
-    source = experiment.iterative.reward_model
-    if source and not storage.inside(source, before):  # with the tokenizer of its own
-      iterative.find_judge(experiment, model, OUTCOME)
-  if start.offline.steps:
-    process_reward_model.read_solutions(start, model)
-  live, filed = start.kind in LIVE, bool(start.offline.steps)
-  drawn = not live and not filed and offline.make_batches(start, model)[0] is not None
-  evaluators = {"reward_model": PairEvaluator, "process_reward_model": StepEvaluator}
-  evaluators.get(start.kind, Evaluator)(start, model)
-  if judges and drawn and not storage.inside(start.offline.teacher, before):
-    start, model = reward_model.sampled_policy(start)
-    if start.offline.continuations:
-      continuations.make_labeller(start, model)
-  if live or drawn:  # it samples
-    collector.make_batches(start, model)
-    load.find(start, model, absent=before)
-  if drawn and not storage.inside(start.offline.teacher, before):
-    references.check_source(start.offline.teacher, model, "offline.teacher")
-  if reads_reference(start.objective.needs) and not storage.inside(start.ref_from, before):
-    references.check_source(start.ref_from, references.owner(start, model), "ref_from")
 
 
 def check_command(config: ConfigDict, workdir: str) -> None:

@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 from ml_collections import ConfigDict
 
 from grpo_jax.config import sections
-from grpo_jax.errors import SettingError
+from grpo_jax.errors import GrpoError, SettingError
 from grpo_jax.io import storage
 
 FIRST = "first"  # the name of the section, and of the folder
@@ -94,12 +94,12 @@ def divide(config: ConfigDict, workdir: str, section: str = "") -> list[Stage]:
 
 @contextlib.contextmanager
 def named(stage: Stage, stages: Sequence[Stage]) -> Iterator[None]:
-  """Says in an error of a setting which run it is about, unless it is the last one."""
+  """Says in an error which run it is about, unless it is the last one."""
   try:
     yield
-  except SettingError as error:
+  except GrpoError as error:
     if depth := len(stages) - 1 - stages.index(stage):
-      raise SettingError(f"{'.'.join([FIRST] * depth)}: {error}") from error
+      raise type(error)(f"{'.'.join([FIRST] * depth)}: {error}") from error
     raise
 
 

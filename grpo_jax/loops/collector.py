@@ -77,10 +77,16 @@ def make_collector(experiment: Experiment, model: build.Model) -> Collector:
   return _without_models(experiment, model)._replace(models=load.load(experiment, model))
 
 
-def check_collector(experiment: Experiment, model: build.Model) -> None:
-  """Refuses what `make_collector` would, but reads no weights of reward models."""
+def check_collector(experiment: Experiment, model: build.Model, absent: str = "") -> None:
+  """Refuses what `make_collector` would, but reads no weights of reward models.
+
+  Args:
+    experiment: of the run.
+    model: the policy.
+    absent: a folder that an earlier run will write; a reward model from there is let through.
+  """
   _without_models(experiment, model)
-  load.find(experiment, model)
+  load.find(experiment, model, absent)
 
 
 def _without_models(experiment: Experiment, model: build.Model) -> Collector:

@@ -14,12 +14,13 @@ from conftest import ROOT
 from ml_collections import ConfigDict
 
 from experiments import arithmetic_iterative, gsm8k_process, run, stages
-from grpo_jax.errors import CheckpointError, SettingError
-from grpo_jax.loops import offline, online
+from grpo_jax.errors import CheckpointError, SettingError, TrainingError
+from grpo_jax.loops import offline, online, reward_model
 from grpo_jax.loops.run import recorded
 from grpo_jax.run import signals
 from grpo_jax.run.workdir import claim
 from grpo_jax.setup import defaults
+from grpo_jax.types import Completion, Example
 
 
 def tiny() -> ConfigDict:
@@ -230,6 +231,56 @@ def no_policy_of_a_reward_model(c: ConfigDict) -> None:
   c.offline.teacher = "typo"
 
 
+def fresh(c: ConfigDict) -> None:
+  """Does not start from the first run, which another setting names."""
+  c.model.variant, c.tokenizer = "test_qwen3", "words"
+
+
+def a_teacher_that_is_a_reward_model(c: ConfigDict) -> None:
+  reward_model_run(c)
+  reward_model_run(c.first)
+  fresh(c)
+  c.offline.teacher = stages.RUN
+
+
+def samples_of_a_reward_model(c: ConfigDict) -> None:
+  reward_model_run(c)
+  reward_model_run(c.first)
+
+
+def a_reference_that_is_a_reward_model(c: ConfigDict) -> None:
+  reward_model_run(c.first)
+  fresh(c)
+  c.ref_from, c.objective.beta = stages.RUN, 0.1
+
+
+def a_judge_that_is_a_policy(c: ConfigDict) -> None:
+  fresh(c)
+  c.rewards.process_models = (("judge", stages.RUN, 1.0),)
+
+
+def a_learning_judge_without_an_export(c: ConfigDict) -> None:
+  iterative_run(c)
+  reward_model_run(c.first)
+  c.init_from = str(ROOT / "experiments" / "arithmetic_warm_start")
+  c.first.model.variant, c.first.tokenizer = "", ""
+  c.iterative.reward_model = stages.RUN
+  c.lora.rank, c.first.checkpoint.export = 4, False
+
+
+def pairs_that_the_mesh_does_not_divide(c: ConfigDict) -> None:
+  iterative_run(c)
+  c.mesh.fsdp, c.iterative.pairs = 8, 20
+
+
+def a_reward_that_refuses_the_data(c: ConfigDict) -> None:
+  c.rewards.functions = (("refuses", f"{__file__}:refuses", 1.0),)
+
+
+def refuses(example: Example, completion: Completion) -> float:
+  raise SettingError("this data is not for me")
+
+
 def no_steps(c: ConfigDict) -> None:
   c.loop, c.offline.data, c.offline.steps = "process_reward_model", "steps", "typo"
   c.objective = defaults.objective("process_reward_model", c)
@@ -261,6 +312,16 @@ def use_file(c: ConfigDict, folder: pathlib.Path) -> None:
     (no_pairs_of_a_reward_model, "offline.pairs='typo'"),
     (no_policy_of_a_reward_model, "offline.teacher='typo': no such folder"),
     (no_steps, "offline.steps = 'typo'"),
+    (
+      a_teacher_that_is_a_reward_model,
+      "^offline.teacher='.*first': that run trains a reward model",
+    ),
+    (samples_of_a_reward_model, "^init_from='.*first': .* give a policy in offline.teacher"),
+    (a_reference_that_is_a_reward_model, "^ref_from='.*first': that run trains a reward model"),
+    (a_judge_that_is_a_policy, "^rewards.process_models has 'judge', '.*': that run trains no"),
+    (a_learning_judge_without_an_export, "^lora.rank=4 with first.checkpoint.export=False"),
+    (pairs_that_the_mesh_does_not_divide, "^iterative.pairs=20: use a multiple of 8"),
+    (a_reward_that_refuses_the_data, "this data is not for me"),
   ],
 )
 def test_so_are_data_and_models_that_it_cannot_use(change, message, tmp_path):
@@ -289,12 +350,18 @@ def test_a_wrong_reward_model_has_the_line_of_its_own_start(change, tmp_path):
 def test_what_the_first_run_will_write_is_no_mistake(tmp_path, monkeypatch):
   """Accepts its folder by the whole path, and by the path from where the command is given."""
   monkeypatch.chdir(tmp_path)
-  monkeypatch.setattr(offline, "train", lambda *args: None)
+  for loop in (offline, reward_model):
+    monkeypatch.setattr(loop, "train", lambda *args: None)
   for name in ("run/first", f"{tmp_path}/run/first/"):
     c = two_runs()
     c.ref_from, c.objective.beta = name, 0.1
-    c.rewards.outcome_models = (("judge", name, 1.0),)
     run.start(c, "run")  # the first one, which is not done: the second does not start
+    c = two_runs()
+    reward_model_run(c.first)
+    fresh(c)
+    rows = ("a", stages.RUN, 1.0), ("b", name, 1.0), ("c", f"{name}/export", 1.0)
+    c.rewards.outcome_models = rows
+    run.start(c, "run")
     c = two_runs()
     c.lora.rank = 4
     run.start(c, "run")
@@ -416,12 +483,13 @@ def test_so_is_a_folder_with_what_a_loop_like_iterative_would_replace(trained, t
   assert not trained
 
 
-def test_an_error_of_the_first_run_says_so(trained, tmp_path, monkeypatch):
+@pytest.mark.parametrize("kind", [SettingError, TrainingError])
+def test_an_error_of_the_first_run_says_so(trained, tmp_path, monkeypatch, kind):
   def refuse(*_):
-    raise SettingError("steps=2: use at least 4")
+    raise kind("steps=2: use at least 4")
 
   monkeypatch.setattr(offline, "train", refuse)
-  with pytest.raises(SettingError, match="^first: steps=2: use at least 4"):
+  with pytest.raises(kind, match="^first: steps=2: use at least 4"):
     run.start(two_runs(), str(tmp_path))
   c = two_runs()
   c.first.loop = "nope"
@@ -441,6 +509,17 @@ def test_a_first_run_is_not_made_longer_once_the_second_has_started(trained, tmp
     (tmp_path / name).unlink()
   run.start(c, str(tmp_path))
   assert len(trained) == 4
+
+
+def test_so_is_none_of_three(trained, tmp_path):
+  c, last = two_runs(), two_runs()
+  c.first.learner.schedule = "constant"
+  with last.unlocked():
+    last.first = c
+  run.start(last, str(tmp_path))
+  c.first.steps = 3
+  with pytest.raises(SettingError, match="^first: first.steps=3: .* use first.steps=2"):
+    run.start(last, str(tmp_path))
 
 
 def test_a_first_run_goes_on_after_a_new_default_of_a_setting_it_does_not_read(trained, tmp_path):
