@@ -17,8 +17,10 @@ phases resumes with the same numbers. The policy is evaluated at the end of each
 import functools
 from collections.abc import Callable, Sequence
 
+import jax
+
 from grpo_jax.distributed import hosts
-from grpo_jax.errors import SettingError, said_of
+from grpo_jax.errors import CheckpointError, SettingError, said_of
 from grpo_jax.evaluation.evaluator import Evaluator
 from grpo_jax.io import storage
 from grpo_jax.loops import teaching
@@ -38,7 +40,8 @@ from grpo_jax.loops.teaching import NAME, Judge, Kind
 from grpo_jax.models.decoder import Params
 from grpo_jax.reward_models import load
 from grpo_jax.reward_models.rewards import RewardModel
-from grpo_jax.run import provenance
+from grpo_jax.run import manifest, provenance
+from grpo_jax.run.checkpoint_files import Extra
 from grpo_jax.run.writer import Writer
 from grpo_jax.sampling import rollouts
 from grpo_jax.setup import build, checks, solutions, weights
@@ -69,6 +72,7 @@ def train(experiment: Experiment, workdir: str) -> None:
   evaluator = IterationEvaluator(experiment, model, models)
 
   with Run(experiment, workdir, model, collector.data, learners, evaluator, collector.rule) as run:
+    keep_kind(run.extra, kind, experiment)
     if collector.carrier:
       warn_of_stale(experiment.objective, run.writer)
     for step in run.steps():
@@ -103,6 +107,8 @@ def train(experiment: Experiment, workdir: str) -> None:
       out = storage.place(workdir) / NAME
       with run.writer.phase("export"):
         export_merged(out, judge.model, judge.params, dtype, base, run.writer)
+      if jax.process_index() == 0:
+        manifest.record(workdir, (NAME,))
 
     run.finish(export_judge)  # before result.json, which says that the run is done
 
@@ -154,6 +160,21 @@ def check(experiment: Experiment, absent: str = "") -> None:
     with said_of("iterative.reward_model"):
       build.check_start(teaching.experiment_of_reward_model(experiment, teaching.OUTCOME), folder)
       weights.read_shape(folder)
+
+
+def keep_kind(extra: Extra, kind: Kind, experiment: Experiment) -> None:
+  """Refuses to go on with the other kind of reward model, which has learned another thing.
+
+  It is found anew at each start. A reward with a smaller `rewards.deadline` may fail on every
+  worked solution, and is then taken for one of outcomes.
+  """
+  began = extra.setdefault("kind", kind.objective)
+  if began != kind.objective:
+    raise CheckpointError(
+      f"iterative.labels={experiment.iterative.labels!r}: this run began with a {began}, and its "
+      f"values for worked solutions now ask for a {kind.objective}; put it back as it was, with "
+      f"a rewards.deadline={experiment.rewards.deadline:g} that is long enough"
+    )
 
 
 def check_batches(experiment: Experiment, model: build.Model, kind: Kind) -> None:

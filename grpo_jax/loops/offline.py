@@ -216,9 +216,9 @@ def kept_samples(
       return None
     if known not in (None, fingerprint(samples)):
       raise CheckpointError(
-        f"offline.teacher={experiment.offline.teacher!r}: the samples drawn from it now are not "
-        "those that this run began with; put it back as it was, or begin anew in another "
-        "--workdir"
+        f"{path}: was lost or damaged, and the samples that are drawn now are not those that this "
+        "run began with, since its teacher, rewards, mesh or eval.batch were others then; put "
+        "them back as they were, or begin anew in another --workdir"
       )
     if jax.process_index() == 0:
       write_samples(path, samples)

@@ -10,6 +10,7 @@ process reward model, which is asked after each step (DeepSeekMath, arXiv 2402.0
 4.1.3).
 """
 
+import contextlib
 import functools
 import math
 from collections.abc import Callable, Sequence
@@ -18,7 +19,8 @@ from typing import NamedTuple
 import numpy as np
 from ml_collections import ConfigDict
 
-from grpo_jax.errors import SettingError
+from grpo_jax.aliases import Json
+from grpo_jax.errors import SettingError, said_of
 from grpo_jax.learning.stop_rules import STOP_RULES
 from grpo_jax.loops.collect import score
 from grpo_jax.loops.collector import Collector
@@ -61,6 +63,20 @@ class Judge(Learner):
   PHASE = "teach"
   RATE = "iterative.reward_model_lr"
   METRICS = f"{NAME}/"
+
+  def start(self) -> None:
+    """Starts as a learner does; errors of its folder name the setting that gave it."""
+    with self._said():
+      super().start()
+
+  def load_base(self, pin: Json) -> Json:
+    """Loads the base under adapters as a learner does."""
+    with self._said():
+      return super().load_base(pin)
+
+  def _said(self) -> contextlib.AbstractContextManager[None]:
+    source = self.experiment.iterative.reward_model
+    return said_of("iterative.reward_model" if source else "")
 
 
 def kind_of(
@@ -200,7 +216,7 @@ def teach(
   cfg, updates = experiment.iterative, []
   new = replay.read(range(step + 1 - cfg.steps, step + 1))
   earlier = earlier_steps(step, experiment)
-  past = replay.read(earlier) if earlier else None
+  past = replay.read(earlier) if earlier and cfg.replay else None
   counts = {"new": 0, "replayed": 0, "updates": 0}
   agreed = {}
   with writer.phase("agreement"):

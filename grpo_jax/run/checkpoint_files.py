@@ -25,6 +25,7 @@ class Extra(TypedDict, total=False):
   tested: list[object]  # the test data of the first evaluation, see `Evaluation.tested`
   evaluation_due: bool  # a signal stopped the evaluation of this step
   samples: str  # fingerprint of samples.npz
+  kind: str  # of the reward model of an iterative run: the objective that trains it
 
 
 class About(TypedDict):

@@ -320,6 +320,11 @@ def check_data(experiment: Experiment) -> None:
       f"{', or '.join(_shown(data) for data in objective.data)}"
     )
   teacher = objective.teacher
+  if teacher == "ref_from" and kind == "iterative":
+    raise SettingError(
+      f"objective.name={name!r} with loop={loop!r}: learns from another model, and the reference "
+      "of this loop is the policy of the start of an iteration; use loop='online'"
+    )
   by_itself = teacher == "ref_from" and experiment.reference.prompt
   if teacher and not by_itself and not operator.attrgetter(teacher)(experiment):
     raise SettingError(

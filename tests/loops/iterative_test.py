@@ -3,14 +3,16 @@ on as it was.
 """
 
 import json
+from typing import Any
 
 import documented
 import pytest
 import tiny_runs
 
 from grpo_jax.errors import CheckpointError, SettingError
-from grpo_jax.loops import iterative, online
-from grpo_jax.setup import checks
+from grpo_jax.loops import iterative, online, teaching
+from grpo_jax.run import checkpoint, manifest
+from grpo_jax.setup import checks, defaults
 from grpo_jax.setup.experiment import make
 from grpo_jax.setup.resolve import resolve
 
@@ -111,6 +113,14 @@ def test_it_learns_from_groups_that_dynamic_sampling_drops(tmp_path):
   (taught,) = [line for line in lines if "reward_model/new" in line]
   assert taught["reward_model/new"] > 4  # pairs of both steps and both tries
   assert saved(tmp_path, 2)["reward_model"] != saved(tmp_path, 0)["reward_model"]
+
+
+@pytest.mark.slow
+def test_the_files_of_its_reward_model_have_checksums(whole):
+  names = ["reward_model/config.json", "reward_model/model.safetensors", "result.json"]
+  assert set(names) <= set(manifest.read(str(whole)))
+  kept = checkpoint.about(str(whole), 5)["extra"]
+  assert kept["kind"] == "reward_model"
 
 
 @pytest.mark.slow
@@ -265,6 +275,23 @@ def test_settings_that_do_not_go_together_are_refused(tmp_path, changes, message
   with pytest.raises(SettingError, match=message):
     iterative.train(resolve(config(**changes)), str(tmp_path / "run"))
   assert not (tmp_path / "run").exists()
+
+
+def test_objectives_of_another_model_are_refused(tmp_path):
+  c = config()
+  c.objective = defaults.objective("distill", c)
+  with pytest.raises(SettingError, match="learns from another model, and the reference of this"):
+    iterative.train(resolve(c), str(tmp_path / "run"))
+  assert not (tmp_path / "run").exists()
+
+
+def test_a_run_keeps_the_kind_of_reward_model_that_it_began_with():
+  extra: Any = {}
+  experiment = make(config())
+  for kind in (teaching.STEPS, teaching.STEPS):
+    iterative.keep_kind(extra, kind, experiment)
+  with pytest.raises(CheckpointError, match="began with a process_reward_model.*rewards.deadline"):
+    iterative.keep_kind(extra, teaching.OUTCOME, experiment)
 
 
 def test_a_loop_like_it_spares_a_reward_model_that_is_in_its_folder_already(tmp_path):

@@ -148,7 +148,10 @@ def test_what_is_replayed_is_of_earlier_iterations():
   assert [teaching.oldest_step(saved, config) for saved in (4, 5, 6)] == [1, 1, 3]
 
 
-def test_an_iteration_learns_its_own_samples_and_is_measured_before(monkeypatch):
+@pytest.mark.parametrize("share, past, replayed", [(0.34, [[1, 2, 3]], 2), (0.0, [], 0)])
+def test_an_iteration_learns_its_own_samples_and_is_measured_before(
+  monkeypatch, share, past, replayed
+):
   events: list[Any] = []
 
   class Replay:
@@ -171,11 +174,12 @@ def test_an_iteration_learns_its_own_samples_and_is_measured_before(monkeypatch)
   replay: Any = Replay()
   config = defaults.get_config()
   cfg = config.iterative
-  cfg.steps, cfg.kept_steps, cfg.pairs, cfg.replay, cfg.epochs = 2, 3, 3, 0.34, 1
+  cfg.steps, cfg.kept_steps, cfg.pairs, cfg.replay, cfg.epochs = 2, 3, 3, share, 1
   found = teaching.teach(judge, teaching.OUTCOME, replay, 5, config, writer)
-  assert events == [[4, 5], [1, 2, 3], "agreement on 4", "learn", "learn"]
-  counted = {name: found[f"reward_model/{name}"] for name in ("new", "replayed", "updates", "loss")}
-  assert counted == {"new": 4, "replayed": 2, "updates": 2, "loss": 4.5}
+  assert events == [[4, 5], *past, "agreement on 4", "learn", "learn"]
+  counted = {name: found[f"reward_model/{name}"] for name in ("new", "replayed", "updates")}
+  assert counted == {"new": 4, "replayed": replayed, "updates": 2}
+  assert found["reward_model/loss"] == len(events) - 0.5  # the mean of the last two
   assert found["reward_model/new_pair_accuracy"] == 0.25
 
 
