@@ -125,9 +125,9 @@ def otb(
 ) -> Array:
   """Returns the return less the optimal baseline of each token, [P, G, L] (OTB, arXiv 2602.07078).
 
-  The baseline is the group's mean, weighted by how much the gradient of a completion has varied up
-  to the token. A weight w for the sampler's mismatch multiplies that gradient, and w^2 what a token
-  adds to its variation. It reads the old policy's probabilities. See
+  The baseline is the group's mean at the t-th sampled token, weighted by how much the gradient of a
+  completion has varied up to it. A weight w for the sampler's mismatch multiplies that gradient,
+  and w^2 what a token adds to its variation. It reads the old policy's probabilities. See
   `ops.advantages.optimal_token`.
   """
   rewards, given = common.scored(rollouts, "otb")
@@ -141,7 +141,7 @@ def otb(
     w = of_sampler.weight(old - mu, scored, mismatch, mismatch_low, mismatch_high)
     energy = energy * w**2
   returns = adv.returns_to_go(jnp.where(given, rewards, 0.0))
-  relative = adv.optimal_token(returns, energy, scored)
+  relative = common.by_sampled_token(rollouts, adv.optimal_token, returns, energy, scored)
   equal = adv.flat(rewards, given)[:, None] & _outcomes(rollouts, "otb")[2]  # steps and totals
   return jnp.where(equal[..., None], 0.0, relative)
 

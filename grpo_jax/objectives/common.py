@@ -57,6 +57,28 @@ def sampled_lengths(rollouts: Rollouts) -> Array:
   return jnp.sum(sampled_mask(rollouts), axis=2).astype(jnp.int32)
 
 
+def by_sampled_token(rollouts: Rollouts, function: Callable[..., Array], *arrays: Array) -> Array:
+  """Returns `function(*arrays)`, in which the t-th sampled tokens of a group stand side by side.
+
+  In episodes the turns of a group's samples begin at different places, and a baseline of each token
+  compares the t-th token that one sampled with the t-th of the others. It is what it would be
+  without the environment's tokens.
+
+  Args:
+    rollouts: tell which tokens were sampled.
+    function: of arrays [P, G, L], in which sampled tokens come first; returns such an array.
+    *arrays: [P, G, L].
+
+  Returns:
+    [P, G, L], with each token at its place.
+  """
+  if rollouts.sampled is None:  # they stand so already
+    return function(*arrays)
+  order = jnp.argsort(sampled_mask(rollouts) == 0, axis=2, stable=True)
+  moved = function(*(jnp.take_along_axis(x, order, axis=2) for x in arrays))
+  return jnp.take_along_axis(moved, jnp.argsort(order, axis=2), axis=2)
+
+
 def completion_mask(rollouts: Rollouts, mask_truncated: bool) -> Array:
   """Returns `sampled_mask`, 0 on truncated completions with `mask_truncated`."""
   mask = sampled_mask(rollouts)

@@ -84,13 +84,18 @@ def kl_return(rollouts: Rollouts, cfg: ConfigDict, mask: Array) -> Array:
   """Returns the KL from each token on, less its mean over the group's other samples, [P, G, L].
 
   In the reward with k1 and gamma = 1 this is the gradient of the whole sequence's KL, which
-  per-token losses miss. The baseline leaves the sample itself out, so that it changes only the
-  variance. Samples without a token on the mask are not counted, and get 0.
+  per-token losses miss. The mean is that of the t-th sampled tokens, and leaves the sample itself
+  out, so that it changes only the variance. Samples without a token on the mask are not counted,
+  and get 0.
   """
-  to_come = common.kl_to_come(rollouts, mask, cfg.kl_estimator, cfg.name)
+  to_come = mask * common.kl_to_come(rollouts, mask, cfg.kl_estimator, cfg.name)
   real = jnp.any(mask > 0, axis=2, keepdims=True)
   others = jnp.maximum(jnp.sum(real, axis=1, keepdims=True) - real, 1)
-  return real * (to_come - (jnp.sum(to_come, axis=1, keepdims=True) - to_come) / others)
+
+  def relative(x: Array) -> Array:
+    return x - (jnp.sum(x, axis=1, keepdims=True) - x) / others
+
+  return real * common.by_sampled_token(rollouts, relative, to_come)
 
 
 def prepare(rollouts: Rollouts, cfg: ConfigDict, advantages: Array | None) -> TrainBatch:

@@ -54,6 +54,13 @@ MUTANTS = (
     "test_a_completion_without_a_reward_is_not_correct_whatever_the_threshold",
   ),
   Mutant(
+    "turns of different lengths are compared where the environment wrote",
+    OBJECTIVES + "advantages.py",
+    "common.by_sampled_token(rollouts, adv.optimal_token, returns, energy, scored)",
+    "adv.optimal_token(returns, energy, scored)",
+    "tests/objectives/sampled_test.py::test_lengths_are_those_of_sampled_tokens",
+  ),
+  Mutant(
     "a KL in the reward reaches a completion without a reward",
     OBJECTIVES + "grpo.py",
     "kl_return(rollouts, cfg, mask * judged)",

@@ -1,6 +1,7 @@
 """Tokens that nobody sampled change no objective: it is as if they were not there."""
 
 import dataclasses
+from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -9,22 +10,23 @@ import numpy as np
 import objective_cases as cases
 import pytest
 
-from grpo_jax.objectives import common
+from grpo_jax.objectives import common, grpo
 from grpo_jax.types import Rollouts
 
 NEW = 11  # L of the rollouts with given tokens: 6 sampled, 2 before, 2 between, 1 after
 OF_PAIRS = ("dpo", "reward_model", "process_reward_model")  # of data that nobody sampled
 
 
-def places(lengths: np.ndarray) -> np.ndarray:
-  """Where the sampled tokens [P, G, 6] come to lie: two tokens further, and two more from the
-  third on.
+def places(lengths: np.ndarray, first: Any = 2) -> np.ndarray:
+  """Where the sampled tokens [P, G, 6] come to lie: two tokens further, and two more after the
+  `first` ones, a number or one for each of the group's samples.
   """
   t = np.arange(6)
-  return np.broadcast_to(np.where(t < 2, t + 2, t + 4), (*lengths.shape, 6))
+  moved = np.where(t < np.reshape(first, (-1, 1)), t + 2, t + 4)
+  return np.broadcast_to(moved, (*lengths.shape, 6))
 
 
-def spread(x: Any, lengths: np.ndarray, filler: np.random.Generator) -> jax.Array:
+def spread(x: Any, lengths: np.ndarray, filler: np.random.Generator, first: Any = 2) -> jax.Array:
   """The entries [P, G, 6, ...] at their new places, with any numbers at the other ones."""
   x = np.asarray(x)
   shape = (*x.shape[:2], NEW, *x.shape[3:])
@@ -36,23 +38,24 @@ def spread(x: Any, lengths: np.ndarray, filler: np.random.Generator) -> jax.Arra
     out = filler.normal(-1, 3, shape).astype(x.dtype)
   p, g, _ = np.indices((*lengths.shape, 6))
   inside = (np.arange(6) < lengths[..., None]).reshape(*lengths.shape, 6, *[1] * (x.ndim - 3))
-  out[p, g, places(lengths)] = np.where(inside, x, out[p, g, places(lengths)])
+  to = places(lengths, first)
+  out[p, g, to] = np.where(inside, x, out[p, g, to])
   return jnp.asarray(out)
 
 
-def with_given_tokens(r: Rollouts) -> Rollouts:
-  """The rollouts with tokens that were given at the start, in the middle and at the end."""
+def with_given_tokens(r: Rollouts, first: Any = 2) -> Rollouts:
+  """The rollouts with tokens that were given at the start, after the `first` ones and at the end."""
   lengths, filler = np.asarray(r.lengths), np.random.default_rng(3)
   p, g = np.indices(lengths.shape)
-  last = places(lengths)[p, g, lengths - 1]
+  last = places(lengths, first)[p, g, lengths - 1]
   longer = last + 1 + (np.arange(lengths.shape[1]) % 2)  # every second one ends in a given token
   longer = np.where(lengths == 2, 6, longer)  # all that share a prefix are given the same after it
   inside = np.arange(6) < lengths[..., None]
   sampled = np.zeros((*lengths.shape, NEW), bool)
   full_p, full_g, _ = np.indices((*lengths.shape, 6))
-  sampled[full_p, full_g, places(lengths)] = inside
+  sampled[full_p, full_g, places(lengths, first)] = inside
   changes = {
-    field.name: spread(value, lengths, filler)
+    field.name: spread(value, lengths, filler, first)
     for field in dataclasses.fields(r)
     if getattr(value := getattr(r, field.name), "ndim", 0) >= 3 and field.name != "components"
   }
@@ -100,6 +103,8 @@ def test_the_mask_is_that_of_sampled_tokens():
   np.testing.assert_array_equal(common.sampled_mask(r).sum(2), r.lengths)
 
 
+# The turns of a group's samples are of different lengths.
+TURNS = np.array([1, 3, 2, 4, 2, 1, 3, 2])
 KL = {"beta": 0.5, "kl_in_reward": True, "kl_estimator": "k1"}  # part of REINFORCE++'s returns
 
 
@@ -115,10 +120,22 @@ KL = {"beta": 0.5, "kl_in_reward": True, "kl_estimator": "k1"}  # part of REINFO
 )
 def test_lengths_are_those_of_sampled_tokens(advantage, kl):
   """Checks advantages that weigh by length or by token; the `CASES` have but one of them."""
-  r = cases.rollouts()
-  longer, lengths = with_given_tokens(r), np.asarray(r.lengths)
   of = cases.configured(advantage=advantage, **kl).advantages
+  assert_the_same(lambda r: of(r))
+
+
+def assert_the_same(of: Callable[[Rollouts], jax.Array]) -> None:
+  """Checks that a function [P, G, L] of rollouts is the same on sampled tokens, wherever they lie."""
+  r = cases.rollouts()
+  lengths = np.asarray(r.lengths)
+  first = TURNS[: lengths.shape[1]]
+  longer = with_given_tokens(r, first)
   p, g, _ = np.indices((*lengths.shape, 6))
   inside = np.arange(6) < lengths[..., None]
-  got = np.asarray(of(longer))[p, g, places(lengths)]
+  got = np.asarray(of(longer))[p, g, places(lengths, first)]
   np.testing.assert_allclose(got[inside], np.asarray(of(r))[inside], rtol=2e-5, atol=1e-6)
+
+
+def test_the_kl_of_the_reward_is_compared_at_the_same_sampled_token():
+  cfg = cases.configured(**KL).cfg
+  assert_the_same(lambda r: grpo.kl_return(r, cfg, common.sampled_mask(r)))
