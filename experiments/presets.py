@@ -134,7 +134,7 @@ PRESETS: Table = {
   ),
   "geometric_mask": ("grpo", kept("geometric", 0.999, 1.001)),
   "trm": ("grpo", {"objective.keep_by": "k3", **kept("mean", 0, 0.001)}),  # 2512.23075
-  # DeepSeek-V3.2, 2512.02556: its delta is 0.5
+  # DeepSeek-V3.2, 2512.02556, which gives no delta: 0.5 is TRL's
   "v32_mask": (
     "grpo",
     {

@@ -20,6 +20,10 @@ Objectives with a ratio to the old policy report `ratio_metrics`:
     at_bound past_bound  share of tokens with A != 0 that are at their bound, or past it; a token
                          of probability 1 cannot go further and counts as at its bound
 
+Objectives with `keep`, and dppo, report:
+
+    kept                 share of trained tokens that are learned from
+
 Single objectives report:
 
     divergence                      gkd: mean over trained tokens, to the teacher

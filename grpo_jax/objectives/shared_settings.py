@@ -18,7 +18,8 @@ from grpo_jax.ops import mismatch as mismatches
 
 # advantages that differ from token to token
 OF_TOKENS = ("otb", "prefix_credit", "step_returns")
-LARGEST_WEIGHT = 1e6  # of a reward: sums stay finite in float32
+# of a reward, where sums stay finite in float32, or of one data set of a mixture over another
+LARGEST_WEIGHT = 1e6
 
 
 def join(*groups: ConfigDict) -> ConfigDict:

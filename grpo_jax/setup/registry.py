@@ -19,8 +19,6 @@ from grpo_jax.sandbox import deadline
 from grpo_jax.setup import calls, modules
 from grpo_jax.types import Example
 
-LARGEST_WEIGHT = 1e6  # of a reward, or of one data set of a mixture over another
-
 
 def objective(name: str) -> base.Objective:
   """Returns the objective that `objective.name` names: the OBJECTIVE of a module or file.
@@ -280,7 +278,9 @@ def train_entries(cfg: ConfigDict | settings.Data) -> list[tuple[str, str, float
   for _, path, _ in entries:
     storage.check("data.mixture", path)
   weights = [weight for *_, weight in entries]
-  if entries and not (min(weights) > 0 and max(weights) / min(weights) <= LARGEST_WEIGHT):
+  if entries and not (
+    min(weights) > 0 and max(weights) / min(weights) <= shared_settings.LARGEST_WEIGHT
+  ):
     raise SettingError(
       f"data.mixture has weights {weights}: use positive numbers, the largest at most 1,000,000 "
       "times the least"

@@ -10,6 +10,7 @@ from grpo_jax.config import kinds, settings
 from grpo_jax.environments import base
 from grpo_jax.errors import SettingError
 from grpo_jax.io import storage
+from grpo_jax.objectives.shared_settings import LARGEST_WEIGHT
 from grpo_jax.rewards import attempts
 from grpo_jax.setup import modules, registry
 
@@ -68,8 +69,8 @@ def reward_functions(cfg: settings.Rewards, others: Sequence[str]) -> tuple[Rewa
   for entry in cfg.functions:
     name, path, weight = registry.triple(entry, "rewards.functions", FORM, 4)
     check_name(name, "rewards.functions")
-    if not abs(weight) <= registry.LARGEST_WEIGHT:
-      most = f"{registry.LARGEST_WEIGHT:g}"
+    if not abs(weight) <= LARGEST_WEIGHT:
+      most = f"{LARGEST_WEIGHT:g}"
       raise SettingError(f"rewards.functions has {entry!r}: use a weight from -{most} to {most}")
     shown = f"rewards.functions has {entry!r}"
     reward = _reward(path, dict(*entry[3:]), "rewards.functions", shown)
@@ -95,10 +96,9 @@ def reward_models(cfg: settings.Rewards) -> list[NamedModel]:
         raise SettingError(
           f"rewards.{setting} has {entry!r}: give the folder of a reward model, or of its run"
         )
-      if not abs(weight) <= registry.LARGEST_WEIGHT:
+      if not abs(weight) <= LARGEST_WEIGHT:
         raise SettingError(
-          f"rewards.{setting} has {entry!r}: use a weight of at most {registry.LARGEST_WEIGHT:g} "
-          "either way"
+          f"rewards.{setting} has {entry!r}: use a weight of at most {LARGEST_WEIGHT:g} either way"
         )
       models.append(NamedModel(name, folder, weight, steps))
   return models
