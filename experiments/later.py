@@ -7,6 +7,7 @@ such a one will be. jax is imported here.
 
 import dataclasses
 import os
+import tempfile
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -73,14 +74,24 @@ class Earlier(NamedTuple):
 
 def check(experiment: Experiment, earlier: Earlier) -> None:
   """Refuses settings of a later run before the first one starts."""
+  with tempfile.TemporaryDirectory() as scratch:
+    check_within(experiment, earlier, scratch)
+
+
+def check_within(experiment: Experiment, earlier: Earlier, scratch: str) -> None:
+  """Refuses them; `scratch` is a folder for the tokenizer that the first run will make."""
   start, bare = experiment, {}
   place = earlier.around(experiment.init_from)
   if place is not None:
     check_start(experiment, earlier, place)
     root, bare = earlier.root(place), {"lora.rank": 0}
+    tokenizer = experiment.tokenizer or root.tokenizer
+    if not experiment.tokenizer and root.tokenizer in build.MADE:  # from its data, not from ours
+      build.make_tokenizer(root, "").save(scratch)
+      tokenizer = scratch
     shape = {
       "init_from": root.init_from,
-      "tokenizer": experiment.tokenizer or root.tokenizer,
+      "tokenizer": tokenizer,
       "model.variant": experiment.model.variant or root.model.variant,
     }
     start = changed(experiment, shape)
@@ -106,9 +117,9 @@ def check(experiment: Experiment, earlier: Earlier) -> None:
   if live or drawn:  # it samples
     collector.check_collector(start, model, absent=earlier.outer)
   if drawn and not storage.inside(start.offline.teacher, earlier.outer):
-    references.check_source(start.offline.teacher, model, "offline.teacher")
+    references.check(start, start.offline.teacher, model, "offline.teacher")
   if reads_reference(start.objective.needs) and not storage.inside(start.ref_from, earlier.outer):
-    references.check_source(start.ref_from, references.owner(start, model), "ref_from")
+    references.check(start, start.ref_from, references.owner(start, model), "ref_from")
 
 
 def check_start(experiment: Experiment, earlier: Earlier, place: int) -> None:
@@ -172,5 +183,5 @@ def check_kinds(experiment: Experiment, earlier: Earlier, drawn: bool) -> None:
     if earlier.trains_judge(path) is False:
       raise SettingError(
         f"rewards.{'process' if steps else 'outcome'}_models has {name!r}, {path!r}: that run "
-        "trains no reward model; give the folder of one that does"
+        "trains a policy; give the folder of a reward model"
       )

@@ -44,7 +44,7 @@ from grpo_jax.run import manifest, provenance
 from grpo_jax.run.checkpoint_files import Extra
 from grpo_jax.run.writer import Writer
 from grpo_jax.sampling import rollouts
-from grpo_jax.setup import build, checks, solutions, weights
+from grpo_jax.setup import build, checks, references, solutions, weights
 from grpo_jax.setup.experiment import Experiment
 
 
@@ -134,6 +134,8 @@ def find_judge(
   own = teaching.experiment_of_reward_model(experiment, kind)
   with said_of("iterative.reward_model" if source else ""):
     judge = build.model(own, scores=True)
+  # with `tokenizer` set it has the policy's, whatever it was trained with
+  references.check_tokens(experiment, source, model, "iterative.reward_model")
   load.check_tokenizer(model, judge, f"iterative.reward_model={source!r}")
   return own, judge
 
@@ -172,8 +174,8 @@ def keep_kind(extra: Extra, kind: Kind, experiment: Experiment) -> None:
   if began != kind.objective:
     raise CheckpointError(
       f"iterative.labels={experiment.iterative.labels!r}: this run began with a {began}, and its "
-      f"values for worked solutions now ask for a {kind.objective}; put it back as it was, with "
-      f"a rewards.deadline={experiment.rewards.deadline:g} that is long enough"
+      f"values for worked solutions now ask for a {kind.objective}; use the reward as it was when "
+      f"the run began, or a longer rewards.deadline than {experiment.rewards.deadline:g}"
     )
 
 

@@ -75,7 +75,7 @@ class Learner:
     if reads_reference(self.needs):
       self.teacher = references.owner(experiment, model)
       if not experiment.reference.ema:  # one that moves is saved: only a fresh run reads the folder
-        references.check_source(experiment.ref_from, self.teacher, "ref_from")
+        references.check(experiment, experiment.ref_from, self.teacher, "ref_from")
     updates = experiment.steps * experiment.learner.mu * experiment.learner.minibatches
     self.rate = optimizer.schedule(experiment.learner, updates)
     self.tx = optimizer.make_optimizer(

@@ -66,7 +66,7 @@ def train(experiment: Experiment, workdir: str) -> None:
   kept, batches = make_batches(experiment, model)
   if kept and not (storage.place(workdir) / inputs.SAMPLES).exists():
     # errors in data, prompts and rewards are found before the folder is claimed
-    references.check_source(experiment.offline.teacher, model, "offline.teacher")
+    references.check(experiment, experiment.offline.teacher, model, "offline.teacher")
     check_collector(experiment, model)
   policy, evaluator = Learner(experiment, model, TEMPERATURE), Evaluator(experiment, model)
 

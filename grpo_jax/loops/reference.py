@@ -28,7 +28,7 @@ class Policy(Learner):
 
   def start(self) -> None:
     """Refuses a bad `ref_from`, which a resumed run does not read, and starts as a learner does."""
-    references.check_source(self.experiment.ref_from, self.teacher, "ref_from")
+    references.check(self.experiment, self.experiment.ref_from, self.teacher, "ref_from")
     super().start()
 
   def load_reference(self, pin: Json) -> Json:

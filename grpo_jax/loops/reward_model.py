@@ -80,8 +80,7 @@ def sampled_policy(experiment: Experiment) -> tuple[Experiment, build.Model]:
     )
   with said_of("offline.teacher" if teacher else ""):
     policy = build.model(sampled)
-  if teacher:
-    references.check_tokens(teacher, policy.tokenizer, "offline.teacher")
+  references.check_tokens(experiment, teacher, policy, "offline.teacher")
   return sampled, policy
 
 

@@ -105,15 +105,12 @@ def experiment_of_reward_model(experiment: Experiment, kind: Kind) -> Experiment
   """Returns the experiment in which the reward model is built and trained."""
   cfg = experiment.iterative
   source = cfg.reward_model or experiment.init_from
-  # a folder of its own is read as its own tokens, and then compared with the policy's
-  tokenizer = "" if cfg.reward_model else experiment.tokenizer
   objective = {"name": kind.objective, **registry.objective_defaults(kind.objective)}
   learner = {"lr": cfg.reward_model_lr, "schedule": "constant", "warmup": 0, "mu": 1}
   learner |= {"minibatches": 1, "microbatch": part_of(cfg.pairs, experiment.learner.microbatch)}
   learner |= dict.fromkeys(STOP_RULES, 0.0)
   changes = {
     "init_from": source,
-    "tokenizer": tokenizer,
     "model.variant": "" if source else experiment.model.variant,
     "objective": ConfigDict(objective),
     "data.prompts": cfg.pairs,

@@ -34,6 +34,7 @@ from grpo_jax.types import Example
 INIT, SAMPLE, EVALUATE, CONTINUE, ADAPTERS, CARRY = range(6)
 FIRST_PROMPTS = 256  # of each data set, rendered before a run starts
 SIZES = 8  # programs by default if compiling is slow, see `sizes`
+MADE = ("words", "bpe")  # tokenizers that are made from the training data
 TOKENIZER_EXAMPLES = 10_000  # of each data set, to make a tokenizer from
 
 
@@ -219,7 +220,7 @@ def make_tokenizer(experiment: Experiment, source: str) -> Tokenizer:
 
 def find_tokenizer(experiment: Experiment, source: str) -> Tokenizer:
   """Returns the tokenizer of `make_tokenizer`, before `data.steps` is applied to it."""
-  if experiment.tokenizer not in ("words", "bpe"):
+  if experiment.tokenizer not in MADE:
     if not (experiment.tokenizer or source):
       raise SettingError(
         "tokenizer='': a fresh model needs one; pass a folder with a tokenizer.json, or 'bpe' or "

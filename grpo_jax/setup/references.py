@@ -3,14 +3,13 @@
 import dataclasses
 
 from grpo_jax.aliases import Json, Tree
-from grpo_jax.errors import CheckpointError, SettingError, said_of
+from grpo_jax.errors import CheckpointError, GrpoError, SettingError, said_of
 from grpo_jax.io import storage
 from grpo_jax.models.hf import tensors
 from grpo_jax.run import checkpoint, provenance
 from grpo_jax.setup import build, parameters, weights
 from grpo_jax.setup.experiment import Experiment
-from grpo_jax.tokenizer import backend, reading
-from grpo_jax.tokenizer.tokenizer import Tokenizer
+from grpo_jax.tokenizer import reading
 
 
 def owner(experiment: Experiment, model: build.Model) -> build.Model:
@@ -76,9 +75,7 @@ def reference(
 
 
 def check_source(source: str, model: build.Model, setting: str) -> None:
-  """Refuses a folder or run without parameters of the model's shape, or of other tokens.
-
-  Of the parameters it reads the headers alone.
+  """Refuses a folder or run without parameters of the model's shape, by its headers alone.
 
   Args:
     source: a Hugging Face folder or the workdir of a run; "" is let through.
@@ -98,7 +95,6 @@ def check_source(source: str, model: build.Model, setting: str) -> None:
     raise SettingError(
       f"{setting}={source!r}: is {shape}; the policy is {model.decoder.config}; use the same shape"
     )
-  check_tokens(source, model.tokenizer, setting)
   if not run:
     with said_of(setting):
       tensors.check(folder, model.decoder.base.shapes())
@@ -109,25 +105,37 @@ def check_source(source: str, model: build.Model, setting: str) -> None:
     )
 
 
-def check_tokens(source: str, tokenizer: Tokenizer, setting: str) -> None:
+def check_tokens(experiment: Experiment, source: str, model: build.Model, setting: str) -> None:
   """Refuses a model that was trained on other tokens, by the tokenizer of its folder.
 
-  A folder without one is let through, and so are other end tokens: an instruct model has others
-  than its base.
+  The start of the run is let through, whose tokens `tokenizer` may say, and so is a folder without
+  a tokenizer that can be read. End tokens may be others: an instruct model has others than its
+  base.
 
   Args:
-    source: a Hugging Face folder or the workdir of a run.
-    tokenizer: of the texts that the model is to read.
+    experiment: of the run.
+    source: a Hugging Face folder or the workdir of a run; "" is let through.
+    model: reads the texts that this one is to read; a plan's has no tokenizer (None).
     setting: that names the source, for messages.
   """
-  folder, _ = weights.find_source(source)
-  if not (storage.place(folder) / backend.FILE).exists():
+  found = weights.find_source(source)
+  if not source or model.tokenizer is None or found == weights.find_source(experiment.init_from):
     return
-  if reading.load(folder, setting).encode(reading.PROBE) != tokenizer.encode(reading.PROBE):
+  try:
+    own = reading.load(found[0], setting)
+  except GrpoError:  # it is read for nothing else
+    return
+  if own.encode(reading.PROBE) != model.tokenizer.encode(reading.PROBE):
     raise SettingError(
       f"{setting}={source!r}: its tokenizer reads a text as other tokens than the one of this run; "
       "use a model of the same tokens"
     )
+
+
+def check(experiment: Experiment, source: str, model: build.Model, setting: str) -> None:
+  """Refuses what `check_source` and `check_tokens` refuse, of a reference or a teacher."""
+  check_source(source, model, setting)
+  check_tokens(experiment, source, model, setting)
 
 
 def pinned_reference(experiment: Experiment, model: build.Model, pin: Json) -> tuple[Tree, Json]:

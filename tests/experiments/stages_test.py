@@ -290,7 +290,8 @@ def use_file(c: ConfigDict, folder: pathlib.Path) -> None:
   """Learns from a file in `folder`, whose words no other tokenizer has."""
   path = folder / "train.jsonl"
   path.write_text('{"question": "one and two and three", "answer": "6"}\n' * 8)
-  c.data.name, c.data.path = "jsonl", str(path)
+  for config in (c, *([c.first] if "first" in c else ())):
+    config.data.name, config.data.path = "jsonl", str(path)
 
 
 @pytest.mark.parametrize(
@@ -308,7 +309,7 @@ def use_file(c: ConfigDict, folder: pathlib.Path) -> None:
     (no_teacher, "offline.teacher='typo': no such folder"),
     (no_judge_of_samples, "rewards.outcome_models has 'judge', 'typo': no such folder"),
     (no_start_of_the_reward_model, "iterative.reward_model='typo': no such folder"),
-    (a_reward_model_of_other_tokens, "iterative.reward_model='.*': has another tokenizer"),
+    (a_reward_model_of_other_tokens, "iterative.reward_model='.*': its tokenizer reads a text"),
     (no_pairs_of_a_reward_model, "offline.pairs='typo'"),
     (no_policy_of_a_reward_model, "offline.teacher='typo': no such folder"),
     (no_steps, "offline.steps = 'typo'"),
@@ -318,7 +319,7 @@ def use_file(c: ConfigDict, folder: pathlib.Path) -> None:
     ),
     (samples_of_a_reward_model, "^init_from='.*first': .* give a policy in offline.teacher"),
     (a_reference_that_is_a_reward_model, "^ref_from='.*first': that run trains a reward model"),
-    (a_judge_that_is_a_policy, "^rewards.process_models has 'judge', '.*': that run trains no"),
+    (a_judge_that_is_a_policy, "^rewards.process_models has 'judge', '.*': that run trains a"),
     (a_learning_judge_without_an_export, "^lora.rank=4 with first.checkpoint.export=False"),
     (pairs_that_the_mesh_does_not_divide, "^iterative.pairs=20: use a multiple of 8"),
     (a_reward_that_refuses_the_data, "this data is not for me"),
@@ -345,6 +346,17 @@ def test_a_wrong_reward_model_has_the_line_of_its_own_start(change, tmp_path):
       run.start(config, str(tmp_path / "run"))
     said.append(str(error.value))
   assert said[0] == said[1] and not (tmp_path / "run").exists()
+
+
+def test_the_tokenizer_is_that_of_the_first_run_s_data(tmp_path, monkeypatch):
+  """Accepts a reward model of these tokens although the second run's data has other words."""
+  monkeypatch.setattr(offline, "train", lambda *args: None)
+  c = two_runs()
+  use_file(c, tmp_path)
+  with c.unlocked():
+    c.first.data = tiny().data
+  a_reward_model_of_other_tokens(c)
+  run.start(c, str(tmp_path / "run"))  # the first one, which is not done
 
 
 def test_what_the_first_run_will_write_is_no_mistake(tmp_path, monkeypatch):

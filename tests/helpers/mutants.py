@@ -61,6 +61,14 @@ MUTANTS = (
     "tests/objectives/sampled_test.py::test_lengths_are_those_of_sampled_tokens",
   ),
   Mutant(
+    "a KL in the reward is compared where an environment wrote",
+    OBJECTIVES + "grpo.py",
+    "common.by_sampled_token(rollouts, relative, to_come)",
+    "relative(to_come)",
+    "tests/objectives/sampled_test.py::"
+    "test_the_kl_of_the_reward_is_compared_at_the_same_sampled_token",
+  ),
+  Mutant(
     "a KL in the reward reaches a completion without a reward",
     OBJECTIVES + "grpo.py",
     "kl_return(rollouts, cfg, mask * judged)",

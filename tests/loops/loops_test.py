@@ -161,6 +161,7 @@ class Run:
     self.evaluated: list[int] = []
     self.logged: list[dict[str, Any]] = []
     self.first, self.stopped = 0, False
+    self.extra: dict[str, Any] = {}
     self.checkpoints = stub(oldest=lambda: self.first)
     self.writer = stub(samples=lambda *args: None)
     RUNS.append(self)

@@ -44,7 +44,7 @@ def spread(x: Any, lengths: np.ndarray, filler: np.random.Generator, first: Any 
 
 
 def with_given_tokens(r: Rollouts, first: Any = 2) -> Rollouts:
-  """The rollouts with tokens that were given at the start, after the `first` ones and at the end."""
+  """The rollouts with tokens that were given at the start, after the `first` ones, at the end."""
   lengths, filler = np.asarray(r.lengths), np.random.default_rng(3)
   p, g = np.indices(lengths.shape)
   last = places(lengths, first)[p, g, lengths - 1]
@@ -125,7 +125,7 @@ def test_lengths_are_those_of_sampled_tokens(advantage, kl):
 
 
 def assert_the_same(of: Callable[[Rollouts], jax.Array]) -> None:
-  """Checks that a function [P, G, L] of rollouts is the same on sampled tokens, wherever they lie."""
+  """Checks that a function [P, G, L] of rollouts is the same on sampled tokens in any places."""
   r = cases.rollouts()
   lengths = np.asarray(r.lengths)
   first = TURNS[: lengths.shape[1]]

@@ -65,15 +65,19 @@ def test_a_teacher_of_other_tokens_is_refused(teacher):
 
 
 def test_a_model_of_the_same_shape_and_other_tokens_is_refused(teacher, tmp_path):
-  same = build.model(experiment("grpo", **{"model.variant": "test_gemma2"}))
-  folder = teacher()
+  e = experiment("grpo", **{"model.variant": "test_gemma2"})
+  same, folder = build.model(e), teacher()
   with pytest.raises(CheckpointError, match="no complete checkpoint"):  # of weights, there are none
-    references.check_source(folder, same, "ref_from")
+    references.check(e, folder, same, "ref_from")
+  references.check_tokens(e, folder, same, "ref_from")
   tiny_runs.swap_words(tmp_path / "teacher")
   with pytest.raises(SettingError, match=f"^ref_from='{folder}': its tokenizer reads a text as"):
-    references.check_source(folder, same, "ref_from")
-  (tmp_path / "teacher" / "model" / "tokenizer.json").unlink()
-  references.check_tokens(folder, same.tokenizer, "ref_from")  # nothing to compare with
+    references.check_tokens(e, folder, same, "ref_from")
+  references.check_tokens(e, folder, same._replace(tokenizer=None), "ref_from")  # a plan's
+  own = experiment("grpo", **{"init_from": folder, "model.variant": "", "tokenizer": "words"})
+  references.check_tokens(own, folder, same, "ref_from")  # its tokens are what `tokenizer` says
+  (tmp_path / "teacher" / "model" / "tokenizer.json").write_text("{}")
+  references.check_tokens(e, folder, same, "ref_from")  # nothing to compare with
 
 
 @pytest.mark.parametrize("objective, changes", [("gkd", {}), ("grpo", {"objective.beta": 0.1})])
