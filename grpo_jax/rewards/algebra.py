@@ -16,12 +16,14 @@ from grpo_jax.aliases import Json
 from grpo_jax.sandbox import serving
 
 MEMORY = 1024**3  # bytes of address space; sympy with its caches takes 100 MB
-SECONDS = 0.25  # of computing for one answer; most take some milliseconds
+# Of computing for one answer. Most take some milliseconds, and the first of its kind a third of a
+# second on a slow core.
+SECONDS = 1.0
 # Bytes of memory after which the process ends as if stopped: sympy hides a MemoryError.
 LARGEST = 400 * 1024**2
 
 # Compared before the first request, so that the processes do not learn the grammar during one:
-# learning takes a tenth of a second for an answer that is the first of its kind.
+# learning takes a tenth of a second and more for an answer that is the first of its kind.
 FIRST: tuple[tuple[str, str], ...] = (
   ("\\frac{1}{2}x^2", "0.5x^{2}"),
   ("2\\sqrt{3}", "\\sqrt{12}"),
@@ -32,6 +34,7 @@ FIRST: tuple[tuple[str, str], ...] = (
   ("\\frac{4\\pi}{3}", "3\\pi"),
   ("(a-1)(a+4)", "a^2+3a-5"),
   ("5a^2b", "5ab^2"),
+  ("2A_{16}+b_{16}", "b_{16}+2A_{16}"),
 )
 
 _SYMBOL = re.compile(r"\\[A-Za-z]+'*|[A-Za-z]'*")  # a command or a letter, with its primes
