@@ -284,7 +284,7 @@ def equal(expected: Answer, answer: Answer, same: Callable[[str, str], bool]) ->
     return all(map(any, table)) and all(map(any, zip(*table)))
   if isinstance(expected, Group) or isinstance(answer, Group):
     return False
-  if expected.unit and answer.unit and expected.unit != answer.unit:
+  if not units.agree(expected.unit, answer.unit):
     return False
   if _touches_its_unit(answer, expected) or _touches_its_unit(expected, answer):
     return True

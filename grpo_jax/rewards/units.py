@@ -16,20 +16,22 @@ _RATE = r"(?:cm|mm|km|m|kg|g|mg|ft|in|mi|lbs?|l|ml|h|s|[a-z]{3,})"
 _SPACED_RATE = rf"(?:{_RATE}|m?L)"  # without a space, g/L is algebra
 _SHORT = (
   r"cm|mm|km|(?<=\s)(?:[mg]|ml|m?L(?!\^))|kg|mg|ft|in|mi|lbs?"
-  r"|mph|kmh|kph|min|sec|hrs?|deg|sq [a-z]+"
+  r"|mph|kmh|kph|min|sec|hrs?|deg|sq [a-z]+|oz|(?<=\s)(?:[ap]\.?m|gal|qt|pt|yrs?)"
   rf"|{_RATE}/{_RATE}|(?<=\s){_SPACED_RATE}/{_SPACED_RATE}"
   rf"|(?:{_SPACED_RATE}|hr) per (?:{_SPACED_RATE}|hr)"
 )
 # Other words, except for functions.
 _LONG = r"(?!(?:arc)?(?:sin|cos|tan|cot|csc|log|exp)[xyzabt]?\b)[A-Za-z]{4}[A-Za-z ]*"
 _PLAIN_UNIT = re.compile(
-  rf"(?P<amount>-?[0-9][0-9.,/]*)(?:\s+(?P<long>{_LONG})|\s*(?P<unit>{_SHORT}))(?P<power>\^[23])?\.?"
+  rf"(?P<amount>-?[0-9][0-9.,:/]*)(?:\s+(?P<long>{_LONG})|\s*(?P<unit>{_SHORT}))(?P<power>\^[23])?\.?"
 )
 # After a number these words say how much, not of what.
 _NO_UNIT = re.compile(
   r"\b(?:or|and|not|more|less|least|most|than|to|half|dozens?|hundreds?|thousands?|[a-z]+illions?)\b"
 )
-_SIGN_UNIT = re.compile(r"(?P<amount>.*[0-9A-Za-z)}])\s*(?P<unit>\u00b0|\\?%)")
+_SCALE = rf"(?:\s*(?:[CF]|{WRAPPER}\{{\s*[CF]\s*\}}))?"  # after the sign of a temperature
+_SIGN_UNIT = re.compile(rf"(?P<amount>.*[0-9A-Za-z)}}])\s*(?P<unit>\u00b0{_SCALE}|\\?%)")
+_TEMPERATURE = re.compile(r"(?:\u00b0|degrees?) ?(?:[a-z]+\{)? ?(c|f)(?:elsius|ahrenheit)? ?\}?")
 _UNITS = {
   **dict.fromkeys(("centimeter", "centimetre"), "cm"),
   **dict.fromkeys(("meter", "metre"), "m"),
@@ -45,7 +47,9 @@ _UNITS = {
   **{"minute": "min", "gram": "g", "kilogram": "kg", "mile": "mi", "yard": "yd"},
   **dict.fromkeys(("liter", "litre"), "l"),
   **dict.fromkeys(("milliliter", "millilitre"), "ml"),
-  **{"pound": "lb", "cent": "\u00a2"},
+  **{"pound": "lb", "cent": "\u00a2", "a.m": "am", "p.m": "pm"},
+  **{"ounce": "oz", "gallon": "gal", "quart": "qt", "pint": "pt"},
+  **{"week": "wk", "year": "yr"},
 }
 _RATES = {"mph": "mi/h", "kmh": "km/h", "kph": "km/h"}
 
@@ -61,9 +65,17 @@ def split(text: str) -> tuple[str, str]:
   return text, ""
 
 
+def agree(one: str, other: str) -> bool:
+  """Returns whether two units may be the same: one is missing, or the scale of its degrees."""
+  scale_missing = "\u00b0" in (one, other) and one[:1] == other[:1]
+  return not one or not other or one == other or scale_missing
+
+
 def _normal_form(text: str) -> str:
   """Returns a unit in its normal form: `cm^2` for `square centimeters`, `m/s` for a rate."""
   text = re.sub(r"\s+", " ", text.lower().replace("\\", "")).strip(" .")
+  if temperature := _TEMPERATURE.fullmatch(text):
+    return f"\u00b0{temperature[1]}"
   top, rate, bottom = _RATES.get(text, text).replace(" per ", "/").partition("/")
   if rate:
     return f"{_normal_form(top)}/{_normal_form(bottom)}"

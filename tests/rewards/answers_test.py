@@ -138,6 +138,14 @@ def test_repeating_decimals_are_fractions(expected, answer, right, table):
     ("\\angle B = 30", "\\angle A = 30", False),
     ("\\langle 1,2\\rangle", "(1,2)", True),
     ("30^\\circ", "\\angle A = 31^\\circ", False),
+    ("40", "40^\\circ\\text{F}", True),
+    ("40^\\circ", "40\\text{ degrees Fahrenheit}", True),
+    ("40^\\circ\\text{F}", "40^\\circ\\text{C}", False),
+    ("40^\\circ\\text{F}", "41^\\circ\\text{F}", False),
+    ("40\\text{ cm}", "40^\\circ", False),
+    ("\\text{6:00 p.m.}", "6:00 p.m.", True),
+    ("\\text{6:00 p.m.}", "6:00\\text{ a.m.}", False),
+    ("16\\text{ oz}", "16\\text{ ounces}", True),
   ],
 )
 def test_an_angle_is_a_name_and_no_bracket(expected, answer, right, table):
