@@ -26,6 +26,23 @@ from grpo_jax.setup.experiment import Experiment
 from grpo_jax.types import Completion, Example, KnownRollouts
 
 
+def check_mesh(experiment: Experiment, learner: Layout, decoding: Layout) -> None:
+  """Refuses batches and samples of an evaluation that the meshes do not divide.
+
+  Args:
+    experiment: of the run.
+    learner: the mesh of the learner, on which reward models judge whole batches.
+    decoding: that of the sampler.
+  """
+  checks.check_eval_batch(experiment, decoding)
+  if experiment.kind == "iterative" or (experiment.kind == "online" and experiment.reward_models):
+    checks.check_eval_batch(experiment, learner)
+  if experiment.eval.samples % decoding.size("sample"):
+    raise SettingError(
+      f"eval.samples={experiment.eval.samples}: use a multiple of {decoding.size('sample')}"
+    )
+
+
 class Evaluator:
   """Evaluates the policy on the test split, as `evaluation.Evaluation` describes."""
 
@@ -54,14 +71,9 @@ class Evaluator:
       build.check_prompts(self.problems, model, experiment, "eval.problems")
       solutions.check_eval_reward(reward.score, self.problems, model, experiment)
     layout = sampler.decode_layout(model.layout, experiment.sampler.tensor)
-    checks.check_eval_batch(experiment, layout)
-    if experiment.kind == "iterative" or (experiment.kind == "online" and experiment.reward_models):
-      checks.check_eval_batch(experiment, model.layout)  # reward models judge whole batches
+    if experiment.eval.problems:
+      check_mesh(experiment, model.layout, layout)
     sample_shards = layout.size("sample")
-    if experiment.eval.samples % sample_shards:
-      raise SettingError(
-        f"eval.samples={experiment.eval.samples}: use a multiple of {sample_shards}"
-      )
     # Greedy samples of a problem are all equal; the mesh asks for one in each of its shards.
     greedy = {"temperature": 0.0, "group": sample_shards}
     self.greedy = self._generator(experiment, model, greedy)

@@ -21,7 +21,8 @@ class PairEvaluator:
   def __init__(self, experiment: Experiment, model: build.Model):
     """Begins without pairs; `take` gives it some."""
     self.cfg, self.offline = experiment.eval, experiment.offline
-    checks.check_eval_batch(experiment, model.layout)
+    if experiment.offline.held_out:
+      checks.check_eval_batch(experiment, model.layout)
     self.decoder, self.sizes = model.decoder, build.sizes(experiment, model.layout, microbatches=1)
     self.pairs: HostRollouts | None = None
 

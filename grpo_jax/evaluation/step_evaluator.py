@@ -30,7 +30,8 @@ class StepEvaluator:
     """Begins without solutions; `take` gives it some."""
     self.cfg, self.offline = experiment.eval, experiment.offline
     self.rewards = repr(experiment.rewards.functions)
-    checks.check_eval_batch(experiment, model.layout)
+    if experiment.offline.held_out:
+      checks.check_eval_batch(experiment, model.layout)
     self.decoder, self.sizes = model.decoder, build.sizes(experiment, model.layout, microbatches=1)
     self.held_out: Steps | None = None
 

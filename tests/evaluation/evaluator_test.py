@@ -90,6 +90,15 @@ def test_reward_models_judge_batches_that_divide_over_the_learner_s_mesh(config)
     evaluator.Evaluator(judged, model)
 
 
+def test_without_problems_no_batch_has_to_divide(config):
+  config.mesh.fsdp, config.mesh.group, config.eval.batch, config.eval.samples = 4, 2, 7, 3
+  config.eval.problems = 0
+  evaluator.Evaluator(make(config), build.model(make(config)))
+  config.eval.problems = 2
+  with pytest.raises(SettingError, match="^eval.batch=7: use a multiple of 4"):
+    evaluator.Evaluator(make(config), build.model(make(config)))
+
+
 def test_several_shards_of_samples_leave_one_greedy_row_of_a_problem():
   """Keeps the rows of several paths in one group for each problem, with both kinds."""
   changes = {"mesh.fsdp": 4, "mesh.group": 2, "eval.problems": 5, "eval.batch": 4}
