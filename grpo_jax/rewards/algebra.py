@@ -16,14 +16,13 @@ from grpo_jax.aliases import Json
 from grpo_jax.sandbox import serving
 
 MEMORY = 1024**3  # bytes of address space; sympy with its caches takes 100 MB
-# Of computing for one answer. Most take some milliseconds, and the first of its kind a third of a
-# second on a slow core.
-SECONDS = 1.0
+SECONDS = 0.25  # of computing for one answer; most take some milliseconds
 # Bytes of memory after which the process ends as if stopped: sympy hides a MemoryError.
 LARGEST = 400 * 1024**2
 
 # Compared before the first request, so that the processes do not learn the grammar during one:
-# learning takes a tenth of a second and more for an answer that is the first of its kind.
+# learning takes a tenth of a second, and on a slow core more than SECONDS, for an answer that is
+# the first of its kind.
 FIRST: tuple[tuple[str, str], ...] = (
   ("\\frac{1}{2}x^2", "0.5x^{2}"),
   ("2\\sqrt{3}", "\\sqrt{12}"),
