@@ -18,8 +18,8 @@ OF_PAIRS = ("dpo", "reward_model", "process_reward_model")  # of data that nobod
 
 
 def places(lengths: np.ndarray, first: Any = 2) -> np.ndarray:
-  """Where the sampled tokens [P, G, 6] come to lie: two tokens further, and two more after the
-  `first` ones, a number or one for each of the group's samples.
+  """Returns where the sampled tokens [P, G, 6] come to lie: two tokens further, and two more after
+  the `first` ones, a number or one for each of the group's samples.
   """
   t = np.arange(6)
   moved = np.where(t < np.reshape(first, (-1, 1)), t + 2, t + 4)
@@ -44,7 +44,7 @@ def spread(x: Any, lengths: np.ndarray, filler: np.random.Generator, first: Any 
 
 
 def with_given_tokens(r: Rollouts, first: Any = 2) -> Rollouts:
-  """The rollouts with tokens that were given at the start, after the `first` ones, at the end."""
+  """Returns rollouts with tokens given at the start, after the `first` ones and at the end."""
   lengths, filler = np.asarray(r.lengths), np.random.default_rng(3)
   p, g = np.indices(lengths.shape)
   last = places(lengths, first)[p, g, lengths - 1]
