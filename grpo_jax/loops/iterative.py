@@ -132,7 +132,7 @@ def find_judge(
   """
   source = experiment.iterative.reward_model
   own = teaching.experiment_of_reward_model(experiment, kind)
-  with said_of("iterative.reward_model" if source else ""):
+  with teaching.said_of_folder(experiment):
     judge = build.model(own, scores=True)
   # with `tokenizer` set it has the policy's, whatever it was trained with
   references.check_tokens(experiment, source, model, "iterative.reward_model")

@@ -66,17 +66,18 @@ class Judge(Learner):
 
   def start(self) -> None:
     """Starts as a learner does; errors of its folder name the setting that gave it."""
-    with self._said():
+    with said_of_folder(self.experiment):
       super().start()
 
   def load_base(self, pin: Json) -> Json:
     """Loads the base under adapters as a learner does."""
-    with self._said():
+    with said_of_folder(self.experiment):
       return super().load_base(pin)
 
-  def _said(self) -> contextlib.AbstractContextManager[None]:
-    source = self.experiment.iterative.reward_model
-    return said_of("iterative.reward_model" if source else "")
+
+def said_of_folder(experiment: Experiment) -> contextlib.AbstractContextManager[None]:
+  """Names `iterative.reward_model` in errors of the folder that the reward model starts from."""
+  return said_of("iterative.reward_model" if experiment.iterative.reward_model else "")
 
 
 def kind_of(
