@@ -121,9 +121,9 @@ def optimal_token(returns: Array, energy: Array, mask: Array) -> Array:
 
   W_t is the energy of the tokens up to t, so that a completion counts for as much as its gradient
   has varied so far. With equal energies the baseline is the mean of those that are still alive at
-  t. A completion that is alone alive is compared with itself, and has 0, as in the authors' code
-  with handle_zero_tail=False; with True it has no baseline there. A token before which the whole
-  group had no choice has 0, too.
+  t. A completion that is alone alive has no baseline, as in the authors' code (handle_zero_tail):
+  compared with itself it would learn nothing there. A token before which the whole group had no
+  choice has 0.
 
   Args:
     returns: [P, G, L], G_t, the rewards from t on.
@@ -135,11 +135,10 @@ def optimal_token(returns: Array, energy: Array, mask: Array) -> Array:
   chex.assert_equal_shape((returns, energy, mask))
   weight = jnp.cumsum(jnp.where(mask > 0, energy, 0.0), axis=2) * mask
   total = jnp.sum(weight, axis=1, keepdims=True)
-  relative = returns - jnp.sum(weight * returns, axis=1, keepdims=True) / jnp.where(
-    total > 0, total, 1.0
-  )
+  baseline = jnp.sum(weight * returns, axis=1, keepdims=True) / jnp.where(total > 0, total, 1.0)
   alone = jnp.sum(mask, axis=1, keepdims=True) == 1
-  return jnp.where((mask > 0) & (total > 0) & ~alone, relative, 0.0)
+  relative = returns - jnp.where(alone, 0.0, baseline)
+  return jnp.where((mask > 0) & (total > 0), relative, 0.0)
 
 
 def returns_to_go(rewards: Array) -> Array:

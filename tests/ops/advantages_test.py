@@ -346,13 +346,13 @@ def test_step_returns_leave_out_completions_that_only_fill_the_batch():
 
 def test_optimal_token_by_hand():
   """Energies 1, 1 and 3: the first token's baseline is (1 * 1 + 3 * 0) / 4, the second's, of the
-  sums 2 and 3, is 2 / 5; then one is alone.
+  sums 2 and 3, is 2 / 5; then one is alone, and has no baseline.
   """
   returns = jnp.array([[[1.0, 1.0, 1.0], [0.0, 0.0, 0.0], [5.0, 5.0, 5.0]]])
   energy = jnp.array([[[1.0, 1.0, 1.0], [3.0, 0.0, 7.0], [9.0, 9.0, 9.0]]])
   mask = jnp.array([[[1.0, 1.0, 1.0], [1.0, 1.0, 0.0], [0.0, 0.0, 0.0]]])
   found = adv.optimal_token(returns, energy, mask)
-  np.testing.assert_allclose(found[0], [[0.75, 0.6, 0], [-0.25, -0.4, 0], [0, 0, 0]], rtol=1e-6)
+  np.testing.assert_allclose(found[0], [[0.75, 0.6, 1], [-0.25, -0.4, 0], [0, 0, 0]], rtol=1e-6)
 
 
 def test_optimal_token_with_equal_energies_is_the_mean_of_those_alive():
