@@ -7,7 +7,7 @@ import pytest
 
 from experiments import presets
 from grpo_jax.errors import SettingError
-from grpo_jax.setup import defaults
+from grpo_jax.setup import defaults, registry
 
 # Beside what other tests compare with formulas.
 NUMBERS = {
@@ -51,6 +51,37 @@ NUMBERS = {
   },
   "grpo": {"learner.entropy_step": 1e-4, "learner.entropy_max": 5e-3},
 }
+
+# (how a row adds up its tokens, what it divides advantages by) -> the rows. Other advantages than
+# GRPO's do not read the second.
+SUMS = {
+  ("sequence_mean", "group"): (
+    *("grpo", "prefix_credit", "gspo", "gspo_token", "sapo", "gmpo", "rpg", "top_entropy"),
+    *("pass_at_k", "reinforce_pp", "reinforce_pp_baseline"),
+    *("tis", "tis_sequence", "icepop", "mis", "geometric_mask", "trm", "v32_mask", "vaco"),
+  ),
+  ("token_mean", "group"): ("cispo", "dppo", "vespo", "clip_cov", "kl_cov"),
+  ("token_mean", "batch"): ("lite_ppo",),
+  ("group_token_mean", "group"): ("dapo",),
+  ("group_token_mean", "advantages"): ("scale_rl",),
+  ("constant", "none"): ("dr_grpo", "kimi"),
+  ("constant", "group"): ("luspo", "maxrl", "pkpo", "opo", "otb"),
+  ("sequence_mean", None): (
+    *("ppo", "ppo_group", "rft", "rft_offline", "sft", "distill", "distill_offline", "mopd"),
+    *("gkd", "sdft", "opsd"),
+  ),
+  ("token_mean", None): ("vapo", "sdpo"),
+  (None, None): ("target_prob", "tpo", "dpo"),  # whole groups, and pairs
+}
+
+
+@pytest.mark.parametrize("name", presets.PRESETS)
+def test_a_row_adds_up_its_tokens_as_its_paper(name: str) -> None:
+  c = defaults.get_config()
+  asked = registry.objective(presets.PRESETS[name][0]).teacher
+  presets.choose(c, name, "a folder" if asked else "")
+  found = (c.objective.get("aggregation"), c.objective.get("scale"))
+  assert [sums for sums, names in SUMS.items() if name in names] == [found]
 
 
 @pytest.mark.parametrize("name", NUMBERS)

@@ -1473,6 +1473,31 @@ MUTANTS = (
     "tests/objectives/cispo_test.py::test_scale_rl_has_a_cap_of_5_and_the_std_of_all_advantages",
   ),
   Mutant(
+    "LUSPO loses its sum over tokens, and is GSPO with other bounds",
+    "experiments/presets.py",
+    """      "objective.aggregation": "constant",
+      "objective.clip_low": 2e-3,
+""",
+    """      "objective.clip_low": 2e-3,
+""",
+    "tests/experiments/presets_test.py::test_a_row_adds_up_its_tokens_as_its_paper[luspo]",
+  ),
+  Mutant(
+    "Muon moves embeddings, too",
+    "grpo_jax/learning/optimizer.py",
+    'return "muon" if is_matrix and jax.tree_util.DictKey("layers") in path else "adam"',
+    'return "muon" if is_matrix else "adam"',
+    "tests/learning/optimizer_test.py::"
+    "test_a_step_of_muon_is_nearly_orthogonal_in_each_layer_and_adamws_elsewhere",
+  ),
+  Mutant(
+    "weight decay acts on norms, whose stacked scales have two axes",
+    "grpo_jax/learning/optimizer.py",
+    'return names[-1] not in ("scale", "bias") and not any("norm" in name for name in names)',
+    'return names[-1] != "bias"',
+    "tests/learning/optimizer_test.py::test_decay_acts_on_matrices_by_name_and_not_by_rank",
+  ),
+  Mutant(
     "CISPO has a lower bound, too, and goes on pushing tokens that have left",
     OPS + "surrogate.py",
     "return jax.lax.stop_gradient(jnp.minimum(ratio, cap)) * advantages * logprobs",

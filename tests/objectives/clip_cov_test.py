@@ -92,13 +92,18 @@ def test_other_tokens_draw_others():
   assert (found[0] != found[2]).any()
 
 
-def test_the_coefficient_is_that_of_grpo_and_0_on_the_drawn_tokens():
+def test_the_coefficient_is_the_ratio_within_0_and_2_and_0_on_the_drawn_tokens():
   r = cases.rollouts()
-  _, out = on_policy(r)
   batch, cfg = prepared(clip_cov, r, **WIDE)
   plain, _ = prepared(grpo, r, aggregation="token_mean")
-  drawn = (batch.advantages == 0) & (plain.advantages != 0)
-  check(clip_cov, out, batch, cfg, jnp.where(drawn, 0.0, plain.advantages))
+  a, drawn = plain.advantages, (batch.advantages == 0) & (plain.advantages != 0)
+  assert drawn.any()
+  _, out = on_policy(r)
+  check(clip_cov, out, batch, cfg, jnp.where(drawn, 0.0, a))
+  out = cases.outputs(r, spread=2.0)
+  rho = jnp.exp(out.logprobs - r.old_logprobs)
+  assert jnp.any((rho > 2) & (a > 0) & ~drawn) and jnp.any((rho > 1.2) & (rho < 2) & (a > 0))
+  check(clip_cov, out, batch, cfg, jnp.where(drawn | ((rho > 2) & (a > 0)), 0.0, rho * a))
 
 
 @pytest.mark.parametrize(

@@ -11,6 +11,7 @@ from grpo_jax.objectives import (
   grpo,
   gspo,
 )
+from grpo_jax.objectives.coefficients import gradient_coefficient
 from objectives.coefficients_test import check, prepared, value_and_slope
 
 pytestmark = pytest.mark.usefixtures("float64")
@@ -50,6 +51,19 @@ def test_gspo_is_the_sequence_ratio_inside_the_bounds(token_level):
   ]
   s, a = jnp.exp(log_ratio), batch.advantages
   check(gspo, out, batch, cfg, jnp.where(jnp.where(a > 0, s < 1.2, s > 0.8), s * a, 0.0))
+
+
+def test_luspo_is_gspo_times_the_length_of_each_completion():
+  """Compares the sums of both losses, which differ by the constant of `aggregation`."""
+  r = cases.rollouts()
+  out = cases.outputs(r, spread=0.01)
+  bounds = dict(clip_low=2e-3, clip_high=2.5e-3)
+  luspo, cfg = prepared(gspo, r, **cases.of_preset("luspo"))
+  plain, of_gspo = prepared(gspo, r, **bounds)
+  found = gradient_coefficient(gspo.OBJECTIVE, out, luspo, cfg)
+  by_length = gradient_coefficient(gspo.OBJECTIVE, out, plain, of_gspo) * r.lengths[..., None]
+  assert jnp.any(found != 0) and jnp.any((found == 0) & (luspo.mask > 0))  # some are clipped
+  np.testing.assert_allclose(found * r.tokens.shape[2], by_length, rtol=1e-6, atol=1e-12)
 
 
 def test_a_sequence_cannot_leave_out_tokens_by_entropy():

@@ -93,6 +93,27 @@ def test_gradient_equals_finite_differences_in_float64():
         np.testing.assert_allclose(grad[index], (there - back) / 2e-5, atol=1e-6)
 
 
+def test_the_entropys_gradient_is_the_mean_of_that_of_its_sampled_form():
+  """Weighs each token by its probability. Of -(log p + H) log p, the factor held, the mean gradient
+  is the entropy's; of -log p alone it is 0.
+  """
+  hidden, unembed, _, _ = _inputs((1,))
+  every = jnp.arange(len(unembed))
+
+  def stats(hidden):
+    return token_stats(jnp.repeat(hidden, len(every), axis=0), unembed, every, chunk=4)
+
+  def mean_gradient(factor):
+    return jax.grad(lambda h: jnp.sum(p * factor * stats(h).logprobs))(hidden)
+
+  logprobs, entropy, *_ = jax.lax.stop_gradient(stats(hidden))
+  p = jnp.exp(logprobs)
+  own = jax.grad(lambda h: stats(h).entropy[0])(hidden)
+  assert jnp.abs(own).max() > 0.1
+  np.testing.assert_allclose(mean_gradient(-(logprobs + entropy)), own, atol=1e-6)
+  np.testing.assert_allclose(mean_gradient(-1.0), 0, atol=1e-6)
+
+
 TEACHERS = [
   Divergence("forward"),
   Divergence("reverse", top_k=4, top_k_of="teacher"),
