@@ -120,7 +120,7 @@ PRESETS: Table = {
     "grpo",
     {"objective.scale": "batch", "objective.aggregation": "token_mean"},
   ),  # 2508.08221
-  # GRPO with weights or masks for what the sampler was not: grpo_jax/ops/mismatch.py
+  # GRPO with weights or masks for a sampler that differs from the policy: grpo_jax/ops/mismatch.py
   "tis": ("grpo", {"objective.mismatch": "token"}),
   "tis_sequence": ("grpo", {"objective.mismatch": "sequence"}),
   # 2510.18855
