@@ -114,8 +114,19 @@ PRESETS: Table = {
     "grpo",
     {"objective.advantage": "otb", "objective.aggregation": "constant"},
   ),  # 2602.07078
-  "reinforce_pp": ("grpo", {"objective.advantage": "reinforce_pp"}),  # 2501.03262
-  "reinforce_pp_baseline": ("grpo", {"objective.advantage": "reinforce_pp_baseline"}),
+  # 2501.03262; with objective.beta the one takes k1 off the reward, the other has k2 in the loss
+  "reinforce_pp": (
+    "grpo",
+    {
+      "objective.advantage": "reinforce_pp",
+      "objective.kl_in_reward": True,
+      "objective.kl_estimator": "k1",
+    },
+  ),
+  "reinforce_pp_baseline": (
+    "grpo",
+    {"objective.advantage": "reinforce_pp_baseline", "objective.kl_estimator": "k2"},
+  ),
   "lite_ppo": (
     "grpo",
     {"objective.scale": "batch", "objective.aggregation": "token_mean"},

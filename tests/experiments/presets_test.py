@@ -50,6 +50,8 @@ NUMBERS = {
     "reference.success": 0.5,
   },
   "grpo": {"learner.entropy_step": 1e-4, "learner.entropy_max": 5e-3},
+  "reinforce_pp": {"objective.kl_in_reward": True, "objective.kl_estimator": "k1"},
+  "reinforce_pp_baseline": {"objective.kl_in_reward": False, "objective.kl_estimator": "k2"},
 }
 
 # (how a row adds up its tokens, what it divides advantages by) -> the rows. Other advantages than
