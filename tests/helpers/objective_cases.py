@@ -55,6 +55,18 @@ CASES = {
     grpo,
     dict(beta=0.1, kl_past_bound=False, mismatch="sequence", keep="sequence", keep_high=2.0),
   ),
+  "grpo icepop": (
+    grpo,
+    dict(mismatch="token", mismatch_high=0.0, keep="token", keep_low=0.7, keep_high=1.3),
+  ),
+  "grpo live": (
+    grpo,
+    dict(keep="geometric", keep_low=1.0, keep_live=True, keep_condition="negative"),
+  ),
+  "grpo onwards": (
+    grpo,
+    dict(keep="mean", keep_by="tv", keep_high=0.2, keep_condition="onwards"),
+  ),
   "step_returns": (grpo, dict(advantage="step_returns")),
   "gdpo": (grpo, dict(advantage="gdpo")),
   "prefix_credit": (grpo, dict(advantage="prefix_credit")),

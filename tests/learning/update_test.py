@@ -37,7 +37,7 @@ EVERY = (
     "target_prob",
   ),
   *("sapo", "gmpo", "dppo", "vespo", "kimi", "clip_cov", "kl_cov", "tpo"),
-  *("otb", "grpo entropy", "ppo vapo"),
+  *("otb", "grpo entropy", "grpo live", "ppo vapo"),
   *("sft", "rft", "dpo", "distill", "distill_offline", "gkd", "gkd top"),
 )
 OBJECTIVES = CASES | {"ppo without a KL": (ppo, {})}
