@@ -91,6 +91,17 @@ def test_the_expected_update_of_pkpo_is_the_gradient_of_pass_at_k(n, k, p):
   np.testing.assert_allclose(found, slope(k, p), rtol=1e-5, atol=1e-7)
 
 
+@pytest.mark.parametrize("p", [0.1, 0.5, 0.8])
+@pytest.mark.parametrize("n, k", [(3, 1), (4, 2), (5, 3)])
+def test_the_paper_s_rewards_without_a_baseline_have_the_same_expected_update(n, k, p):
+  def without(right):
+    wrong = n - right.sum(axis=1, keepdims=True)
+    fail = [math.comb(int(w) - 1, k - 1) / math.comb(n - 1, k - 1) if w else 0 for w in wrong[:, 0]]
+    return k * jnp.where(right > 0, 1.0, 1.0 - jnp.array(fail)[:, None])
+
+  np.testing.assert_allclose(expected_update(without, n, p), slope(k, p), rtol=1e-5, atol=1e-7)
+
+
 @pytest.mark.parametrize("n, k", [(3, 1), (4, 2), (3, 3)])
 def test_the_expected_updates_of_three_answers_are_gradients_too(n, k):
   """A softmax over three answers, of which the first two are right: by each logit, PKPO's is the
