@@ -510,7 +510,9 @@ def test_one_task_on_each_node_has_all_of_its_gpus(tmp_path):
     assert (folder / "calls").read_text().splitlines() == [f"{SRUN}{gpus}"]
 
 
-@pytest.mark.parametrize("gone", [False, True])
+@pytest.mark.parametrize(
+  "gone", [pytest.param(False, marks=[pytest.mark.slow, pytest.mark.long]), True]
+)
 def test_an_environment_whose_making_was_interrupted_gets_its_pip(tmp_path, gone):
   """Finds Python without pip, and makes one whose Python is gone again."""
   head, found, _ = (LAUNCH / "venv.sh").read_text().partition("if ! is_installed")

@@ -15,18 +15,9 @@ def test_a_mutant_fits_the_code_as_it_is(mutant):
   assert mutants.applied(mutant) != text
 
 
-CORE = ("objectives", "learning", "sampling")  # where the mathematics is
-
-
-def place(mutant):
-  """The file of a mutant in one of CORE; elsewhere the folder."""
-  *_, folder, name = mutant.file.split("/")
-  return f"{folder}/{name}" if folder in CORE else folder
-
-
-PLACES = [place(mutant) for mutant in mutants.MUTANTS]
-CASES = [  # .ci/run tries the first one of each place
-  pytest.param(mutant, marks=pytest.mark.long if place(mutant) in PLACES[:i] else ())
+FOLDERS = [mutant.file.rpartition("/")[0] for mutant in mutants.MUTANTS]
+CASES = [  # .ci/run tries the first one of each folder
+  pytest.param(mutant, marks=pytest.mark.long if FOLDERS[i] in FOLDERS[:i] else ())
   for i, mutant in enumerate(mutants.MUTANTS)
 ]
 

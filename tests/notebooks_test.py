@@ -105,7 +105,7 @@ def test_the_notebook_for_a_tpu_runs_on_a_cpu(tmp_path):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("count", [8, pytest.param(40, marks=pytest.mark.long)])
+@pytest.mark.parametrize("count", [2, pytest.param(40, marks=pytest.mark.long)])
 def test_the_embedded_task_is_learned(tmp_path, count):
   shown = (
     '[result, len(rewards), [row["reward"] for row in group], after.model.tokenizer.vocab_size]'
@@ -118,6 +118,7 @@ def test_the_embedded_task_is_learned(tmp_path, count):
   assert (tmp_path / "runs" / "embedded_task" / "metrics.jsonl").exists()
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_parts_of_ones_own_are_trained_with(tmp_path):
   reward, advantage, objective, environment = values(
@@ -129,6 +130,7 @@ def test_parts_of_ones_own_are_trained_with(tmp_path):
   assert not list(notebooks.ROOT.glob("my_*.py"))
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_an_update_moves_each_token_as_the_notebook_says(tmp_path):
   shown = "[float(abs(before - after)[mask].max()), shares, moved, acting.sum().item()]"

@@ -71,7 +71,14 @@ def run(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("title", ["Your reward", "Your advantage", "Your objective"])
+@pytest.mark.parametrize(
+  "title",
+  [
+    pytest.param("Your reward", marks=pytest.mark.long),
+    pytest.param("Your advantage", marks=pytest.mark.long),
+    "Your objective",
+  ],
+)
 def test_a_file_of_ones_own(title, program, tmp_path):
   (text,) = [text for language, text in section(title) if language == "python"]
   name = re.match(r"# (\w+\.py)\n", text)[1]
@@ -91,6 +98,7 @@ def test_the_test_of_an_objective(program, tmp_path):
   assert done.returncode == 0 and "1 passed" in done.stdout, done.stdout
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_an_environment_of_ones_own(program, tmp_path):
   """The check of an answer: a first turn that is asked again, and a second that is rewarded."""
@@ -114,6 +122,7 @@ def test_the_reward_of_the_readme(program, tmp_path):
   assert "reward/short" in line and not line["reward_faults"]
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_a_verifier_by_its_settings(program, tmp_path):
   folder = run(program, tmp_path, command("Your verifier"), problems=8)
@@ -122,7 +131,9 @@ def test_a_verifier_by_its_settings(program, tmp_path):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("which", [0, 1], ids=["answers", "choices"])
+@pytest.mark.parametrize(
+  "which", [0, pytest.param(1, marks=pytest.mark.long)], ids=["answers", "choices"]
+)
 def test_data_of_ones_own(which, program, tmp_path):
   blocks = section("Your data")
   lines, shell = ([text for kind, text in blocks if kind == name] for name in ("json", "sh"))
@@ -135,6 +146,7 @@ def test_data_of_ones_own(which, program, tmp_path):
   assert (ran / "result.json").exists()
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_a_loop_of_ones_own(program, tmp_path):
   (text,) = [text for language, text in section("Your loop") if language == "sh"]
@@ -148,6 +160,7 @@ def test_a_loop_of_ones_own(program, tmp_path):
   assert (run(program, tmp_path, shlex.split(ran)[1:]) / "result.json").exists()
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_a_run_before_the_run(program, tmp_path):
   (text,) = [

@@ -322,11 +322,11 @@ FILES = {
 }
 
 
-def slow(commands: list) -> list:
-  return [pytest.param(*each, marks=pytest.mark.slow) for each in commands]
+LONG = [pytest.mark.slow, pytest.mark.long]
+COMMANDS += [pytest.param(*each, marks=LONG) for each in MORE]
 
 
-@pytest.mark.parametrize(("args", "message"), [*COMMANDS, *slow(MORE)], ids=lambda x: str(x)[:60])
+@pytest.mark.parametrize(("args", "message"), COMMANDS, ids=lambda x: str(x)[:60])
 def test_a_command_ends_with_one_line_and_code_2(args, message, tmp_path, program):
   for name, text in FILES.items():
     (tmp_path / f"{name}.py").write_text(textwrap.dedent(text))
@@ -397,7 +397,7 @@ HELP += ("grpo_jax.reports.plots", "grpo_jax.reports.inspector")
 @pytest.mark.parametrize(
   "command", [*HELP[:1], *(pytest.param(each, marks=pytest.mark.slow) for each in HELP[1:])]
 )
-@pytest.mark.parametrize("flag", ["--help", "-h"])
+@pytest.mark.parametrize("flag", ["--help", pytest.param("-h", marks=LONG)])
 def test_help_needs_nothing_else(command, flag, program):
   done = program(command, flag)
   assert done.returncode == 0 and done.stderr == "" and f"python -m {command}" in done.stdout

@@ -256,8 +256,8 @@ def whole(tmp_path_factory):
   return folder
 
 
-# .ci/run tries one of each kind: a prompt's order, code, data, a setting, a version.
-SHORT = ("order", "objective", "test", "bad", "version")
+# .ci/run tries these: a prompt's order, a setting, a version.
+SHORT = ("order", "bad", "version")
 
 
 @pytest.mark.slow
@@ -339,13 +339,14 @@ def content(folder: pathlib.Path) -> dict[str, str]:
   return {str(file): inputs.describe_file(file) for file in folder.rglob("*") if file.is_file()}
 
 
+@pytest.mark.long
 @pytest.mark.slow
 @pytest.mark.parametrize(
   "host, seconds",
   [
-    pytest.param(1, lifeline.SILENT_SECONDS, marks=pytest.mark.long),
+    (1, lifeline.SILENT_SECONDS),
     (0, 12.0),
-    pytest.param(0, 45.0, marks=pytest.mark.long),
+    (0, 45.0),
   ],
 )
 def test_a_host_that_is_stopped_ends_the_others_with_its_name_and_writes_nothing_when_it_is_continued(

@@ -146,6 +146,7 @@ def test_as_many_processes_as_you_like_have_the_losses_of_one(hosts, expected, p
   assert samples[0].count("\n") == samples[1].count("\n") > 0
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_a_reward_that_fails_on_one_host_alone_is_counted_on_all(hosts):
   finish(hosts, 2, "counted", fault="value")
@@ -156,7 +157,10 @@ def test_a_reward_that_fails_on_one_host_alone_is_counted_on_all(hosts):
 @pytest.mark.parametrize(
   "strike, fault, codes, line",
   [
-    (None, "setting", (2, 2), "error: parity: cannot work on this host; use another"),
+    pytest.param(
+      *(None, "setting", (2, 2), "error: parity: cannot work on this host; use another"),
+      marks=pytest.mark.long,
+    ),
     (
       None,
       "eval",
@@ -181,11 +185,14 @@ def test_a_reward_that_fails_on_one_host_alone_is_counted_on_all(hosts):
       ),
       marks=pytest.mark.long,
     ),
-    (
-      (0, "SIGKILL", "sample", 2),
-      "",
-      (-9, 1),
-      "error: host 0 (process PID): it is gone without a word",
+    pytest.param(
+      *(
+        (0, "SIGKILL", "sample", 2),
+        "",
+        (-9, 1),
+        "error: host 0 (process PID): it is gone without a word",
+      ),
+      marks=pytest.mark.long,
     ),
   ],
 )
@@ -246,6 +253,7 @@ def test_a_checkpoint_that_one_host_alone_cannot_read_is_passed_over_by_all(host
   assert "going on from step 0" in said
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_episodes_of_several_hosts_are_those_of_one(hosts):
   """Each host plays its own share of the episodes."""

@@ -99,6 +99,8 @@ def test_without_problems_no_batch_has_to_divide(config):
     evaluator.Evaluator(make(config), build.model(make(config)))
 
 
+@pytest.mark.slow
+@pytest.mark.long
 def test_several_shards_of_samples_leave_one_greedy_row_of_a_problem():
   """Keeps the rows of several paths in one group for each problem, with both kinds."""
   changes = {"mesh.fsdp": 4, "mesh.group": 2, "eval.problems": 5, "eval.batch": 4}

@@ -239,9 +239,9 @@ def test_the_loop_gets_the_config_and_what_it_wrote_is_drawn(tmp_path):
   "flags, setting, count",
   [
     ("", "steps=1", 4),
-    (f"{conftest.DEVICES}=2", "steps=1", 2),
+    pytest.param(f"{conftest.DEVICES}=2", "steps=1", 2, marks=[pytest.mark.slow, pytest.mark.long]),
     pytest.param("", "data.prompts=6", 2, marks=pytest.mark.slow),  # what divides both
-    pytest.param("", "mesh.fsdp=1", 1, marks=pytest.mark.slow),
+    pytest.param("", "mesh.fsdp=1", 1, marks=[pytest.mark.slow, pytest.mark.long]),
   ],
 )
 def test_a_cpu_is_so_many_devices(flags, setting, count, tmp_path, program):

@@ -118,6 +118,8 @@ def test_every_kind_of_damage_to_every_file_is_told(good, run, kind):
   assert bad(run) == {}
 
 
+@pytest.mark.slow
+@pytest.mark.long
 def test_a_byte_of_a_checkpoint(good, run):
   newest = run / "checkpoints" / "5"
   told = 0

@@ -339,6 +339,7 @@ def test_a_full_disk_ends_with_a_line_and_leaves_nothing(qwen3, tmp_path, monkey
     import_gguf.convert(qwen3, str(tmp_path / "out"))
 
 
+@pytest.mark.slow
 def test_the_command_says_what_it_wrote_and_how_to_try_it(qwen3, tmp_path, program):
   done = program("experiments.import_gguf", qwen3, f"--out={tmp_path / 'out'}")
   assert done.returncode == 0, done.stderr

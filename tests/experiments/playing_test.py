@@ -222,6 +222,7 @@ def load(run, *questions, flag=None, **numbers):
   return playing.load(run, None, numbers, None, playing.choose(flag, run), questions)
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_a_run_plays_its_own_problems(run, monkeypatch, capsys):
   """Rewards and observations are those that its environment gives; the noise is that of the seed."""

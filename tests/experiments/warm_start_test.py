@@ -50,6 +50,7 @@ def test_it_is_small_and_honest(model, problems):
   assert np.mean(formed) >= 0.95
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_the_hard_one_is_rarely_right_and_solves_some_of_all_in_eight_tries():
   config = arithmetic.get_config("hard")

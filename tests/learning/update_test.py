@@ -191,6 +191,7 @@ def test_some_ratios_are_clipped(name):
   assert metrics["clip_high"] > 0 and (metrics["clip_low"] > 0 or name == "cispo")
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_the_mesh_changes_nothing_where_the_decoder_has_a_critic_beside_it():
   assert_same("ppo without a KL", "decoder", (1, 2, 2, 2), True, 0)

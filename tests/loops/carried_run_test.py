@@ -18,6 +18,7 @@ def numbers(folder):
   return [{k: v for k, v in line.items() if not k.startswith(TIMINGS)} for line in lines]
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_a_run_learns_from_groups_that_an_update_interrupted(tmp_path, capsys):
   """Their ages are logged, and the sampler's log-probs are those of the policies that sampled."""
@@ -34,7 +35,9 @@ def test_a_run_learns_from_groups_that_an_update_interrupted(tmp_path, capsys):
   )
 
 
-@pytest.mark.parametrize("loop", [online, pytest.param(iterative, marks=pytest.mark.slow)])
+@pytest.mark.parametrize(
+  "loop", [online, pytest.param(iterative, marks=[pytest.mark.slow, pytest.mark.long])]
+)
 def test_stale_tokens_that_nothing_weighs_are_told(tmp_path, capsys, loop):
   changes = {"objective.mismatch": "none", "steps": 1, "eval.problems": 0}
   if loop is iterative:
@@ -78,10 +81,9 @@ def test_a_run_that_is_killed_ends_as_if_it_had_not_been(tmp_path, phase, count)
   runs.assert_as_if_not_struck("killed", runs.numbers("whole"))
 
 
+@pytest.mark.long
 @pytest.mark.slow
-@pytest.mark.parametrize(
-  "phase, count", [pytest.param("sample", 3, marks=pytest.mark.long), ("learn", 4)]
-)
+@pytest.mark.parametrize("phase, count", [("sample", 3), ("learn", 4)])
 def test_carried_episodes_survive_a_kill(tmp_path, phase, count):
   runs = resume_test.Runs(tmp_path, tiny_runs.source(CARRIED_EPISODES))
   runs.finish("whole")

@@ -84,7 +84,12 @@ FRESH = {"carry/share": 0.0, "carry/age_mean": 0.0, "carry/age_max": 0}
 
 @pytest.mark.parametrize(
   "mesh, most, slots",
-  [(tiny.ONE, 0, 0), (tiny.ONE, 2, 5), ((2, 1, 1, 1), 2, 6), ((2, 1, 1, 2), 0, 0)],
+  [
+    (tiny.ONE, 0, 0),
+    (tiny.ONE, 2, 5),
+    ((2, 1, 1, 1), 2, 6),
+    pytest.param((2, 1, 1, 2), 0, 0, marks=[pytest.mark.slow, pytest.mark.long]),
+  ],
 )
 def test_carried_groups_are_those_that_nothing_interrupts(mesh, most, slots):
   """All groups but the last few are learned from once, with the tokens that one policy samples."""
@@ -194,6 +199,7 @@ def test_an_example_that_could_not_be_saved_is_refused_when_it_is_drawn():
     made.next_batch(generator(carry=C), tiny.params())
 
 
+@pytest.mark.slow
 def test_episodes_are_carried_between_turns():
   """Their turns, rewards and states are those of episodes that nobody interrupts."""
   played = environment()

@@ -42,7 +42,8 @@ def test_a_run_learns_from_episodes(tmp_path):
   assert evaluations and "eval/pass@2" in evaluations[0]
 
 
-@pytest.mark.parametrize("ends", [True, False])
+@pytest.mark.slow
+@pytest.mark.parametrize("ends", [True, pytest.param(False, marks=pytest.mark.long)])
 def test_an_environment_that_gives_no_reward_is_told_where_nothing_else_does(
   ends, tmp_path, capsys
 ):

@@ -87,6 +87,7 @@ def test_the_reward_model_learns_at_the_end_of_an_iteration(whole):
   )
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_the_end_of_an_iteration_has_its_line_whatever_log_every_is(tmp_path):
   """Has there, and nowhere else, what the reward model learned."""
@@ -98,6 +99,7 @@ def test_the_end_of_an_iteration_has_its_line_whatever_log_every_is(tmp_path):
   assert [line["step"] for line in lines if "reward_model/new" in line] == [2, 4]
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_it_learns_from_groups_that_dynamic_sampling_drops(tmp_path):
   """Learns although its scores of 0, the only reward, leave no group whose rewards differ."""
@@ -203,6 +205,7 @@ def test_another_run_is_scored_by_its_reward_model(whole, tmp_path):
   )
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_what_the_reward_model_says_is_compared_with_the_rule(tmp_path):
   """In a step, in its samples, and in each evaluation; one that is new gives 0 to all, which goes

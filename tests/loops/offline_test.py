@@ -182,7 +182,12 @@ def test_two_steps_learn_something(whole):
 
 
 @pytest.mark.slow
-@of_every_kind
+@pytest.mark.parametrize(
+  "whole",
+  [k if k == "samples" else pytest.param(k, marks=pytest.mark.long) for k in OBJECTIVES],
+  indirect=True,
+  scope="module",
+)
 def test_stopped_after_one_step_it_goes_on_with_the_same_samples_to_the_same_numbers(whole):
   before = whole.draws
   stopped = whole.start("stopped", stop_after=1)
@@ -206,6 +211,7 @@ def test_stopped_after_one_step_it_goes_on_with_the_same_samples_to_the_same_num
     jax.tree.map(np.testing.assert_array_equal, whole.kept("stopped"), whole.kept("whole"))
 
 
+@pytest.mark.long
 @pytest.mark.slow
 @of_samples
 def test_damaged_samples_are_drawn_again(whole, capsys):

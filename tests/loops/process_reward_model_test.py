@@ -88,6 +88,7 @@ def test_samples_that_continuations_label(tmp_path, capsys):
   ).stat().st_mtime_ns == stamp and "labelled by" not in capsys.readouterr().out
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_samples_that_the_rewards_label(tmp_path, capsys):
   process_reward_model.train(resolve(config()), str(tmp_path / "a"))

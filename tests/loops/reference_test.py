@@ -63,6 +63,7 @@ def test_with_a_share_of_one_it_is_the_policy_of_the_steps_start(tmp_path):
   jax.tree.map(np.testing.assert_array_equal, policy, tree)
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_a_resumed_run_needs_its_first_reference_no_more(tmp_path):
   """The reference is in the checkpoints; a fresh run still reads the folder."""
@@ -93,6 +94,7 @@ def test_adapters_and_a_folder_are_refused():
     checks.check_reference(resolve(tiny_runs.config(SHORT | changes)))
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_a_teacher_of_another_shape_teaches_and_the_run_is_resumed(tmp_path):
   plain = SHORT | {"objective.beta": 0.0}

@@ -291,6 +291,7 @@ def test_held_out_prompts_are_in_no_batch_and_pairs_are_as_required(whole):
   assert (kept.components[:, 0] > kept.components[:, 1]).all()
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_stopped_it_goes_on_to_the_same_numbers(whole, tmp_path):
   train(of_samples(), tmp_path / "m", stop_after=1)

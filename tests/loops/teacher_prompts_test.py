@@ -189,7 +189,10 @@ def test_an_objective_that_asks_no_teacher_is_refused():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("objective,reported", [("gkd", "divergence"), ("distill", "kl")])
+@pytest.mark.parametrize(
+  "objective,reported",
+  [pytest.param("gkd", "divergence", marks=pytest.mark.long), ("distill", "kl")],
+)
 def test_a_run_teaches_itself_and_is_resumed(tmp_path, objective, reported):
   """The teacher is the policy of the step's start, which is told the solution."""
   short = {

@@ -244,7 +244,9 @@ def test_flash_attention_lowers_for_a_gpu(monkeypatch):
   assert "@__cudnn$fmhaScaleBiasSoftmaxBackward(" in text
 
 
-@pytest.mark.parametrize("mesh", [pytest.param(tiny.ONE, marks=pytest.mark.slow), (1, 2, 2, 2)])
+@pytest.mark.parametrize(
+  "mesh", [pytest.param(tiny.ONE, marks=[pytest.mark.slow, pytest.mark.long]), (1, 2, 2, 2)]
+)
 def test_samples_are_the_same_with_splash_attention(interpreted, mesh):
   """The sampler's prefill is inside a shard_map over prompts and samples; the kernel cuts what is
   left.
@@ -262,7 +264,9 @@ def test_samples_are_the_same_with_splash_attention(interpreted, mesh):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("variant", ["test_qwen3", "test_windows"])
+@pytest.mark.parametrize(
+  "variant", [pytest.param("test_qwen3", marks=pytest.mark.long), "test_windows"]
+)
 def test_log_probs_are_the_same_with_splash_attention(interpreted, variant):
   """The whole decoder, layers scanned and recomputed, to log-probs and gradients."""
   rng = np.random.default_rng(0)

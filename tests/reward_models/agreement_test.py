@@ -170,6 +170,7 @@ def odd(example, completion):
   return len(completion.tokens) % 2
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_an_evaluation_asks_the_reward_models_as_they_are_now(monkeypatch):
   """An outcome and a process reward model, on a mesh that cuts prompts and samples; without any

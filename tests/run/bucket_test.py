@@ -337,6 +337,7 @@ def test_of_two_live_runs_the_second_is_refused(runs):
   assert not (storage.place(ROOT) / "twice/lock").exists()
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_the_reports_read_a_folder_in_the_bucket(runs, program):
   """Draws the reports of a run that was killed there once, and went on."""

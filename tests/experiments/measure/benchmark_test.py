@@ -38,6 +38,7 @@ def test_one_line_has_every_number():
   assert 0 < found["generate_of_limit"] < 1 and 0 < found["learn_of_limit"] < 1
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_the_learner_is_measured_alone_and_without_a_reference():
   alone = TINY + ",sample=false,beta=0,dtype=bfloat16,remat=dots"
@@ -120,6 +121,7 @@ def test_a_peer_is_given_no_single_setting(flagged, override, capsys):
   assert capsys.readouterr().err.startswith("error: --config.steps with --vs=trl: a peer takes")
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_adapters_are_measured_over_weights_in_bfloat16():
   found = benchmark.measure(benchmarks.get_config(TINY + ",lora=4,dtype=bfloat16"))

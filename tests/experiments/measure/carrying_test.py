@@ -10,6 +10,8 @@ SMALL = {
 }  # fmt: skip
 
 
+@pytest.mark.slow
+@pytest.mark.long
 def test_a_step_with_carry_and_one_without_are_measured():
   """With carry, the slots of eight shards that have one group more wait less."""
   plain, carried = (carrying.steps_of(SMALL, carry) for carry in (0, 8))

@@ -228,10 +228,10 @@ def test_bad_input_is_one_line(program, tmp_path):
     ("learner.lrr=3", {}, "learner.lrr"),
     ("learner.b1=2", {}, "learner.b1=2.0: use a finite number of at least 0, below 1"),
     ("", {"base": "experiments/nowhere.py"}, "experiments/nowhere.py"),
-    (
-      "",
-      {"arms": (("grpo", "grpo"), ("late", "grpo", "iterative.epochs=0"))},
+    pytest.param(
+      *("", {"arms": (("grpo", "grpo"), ("late", "grpo", "iterative.epochs=0"))}),
       "iterative.epochs=0",
+      marks=[pytest.mark.slow, pytest.mark.long],
     ),
     ("eval.reward=math.none", {}, "eval.reward='math.none': "),
     (
@@ -239,10 +239,10 @@ def test_bad_input_is_one_line(program, tmp_path):
       {"base": "experiments/gemma3_270m.py", "settings": ("first.rewards.deadline=-1",)},
       "first.rewards.deadline=-1.0: use",
     ),
-    (
-      "rewards.outcome_models=(('judge', '/no/where', 1.0),)",
-      {},
+    pytest.param(
+      *("rewards.outcome_models=(('judge', '/no/where', 1.0),)", {}),
       "rewards.outcome_models has 'judge', '/no/where': no such folder",
+      marks=[pytest.mark.slow, pytest.mark.long],
     ),
     (
       "",

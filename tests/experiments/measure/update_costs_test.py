@@ -130,6 +130,7 @@ def test_a_row_is_timed_with_one_update_and_its_own_number_is_told(monkeypatch):
   )
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_a_critic_and_a_reference_need_memory_and_every_row_learns_from_one_batch():
   rows, shown = ("grpo", "ppo"), []

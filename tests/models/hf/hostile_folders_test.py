@@ -170,7 +170,12 @@ def test_other_commands_refuse_it_alike(name, use, tmp_path, deadline):
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-  "name", ["weights: cut at the end", "tokenizer: model is a text", "weights: NaN"]
+  "name",
+  [
+    "weights: cut at the end",
+    pytest.param("tokenizer: model is a text", marks=pytest.mark.long),
+    pytest.param("weights: NaN", marks=pytest.mark.long),
+  ],
 )
 @pytest.mark.parametrize("module", ["sample", "evaluate"])
 def test_their_commands_say_it_in_one_line(name, module, tmp_path, program):
@@ -199,9 +204,9 @@ def test_their_commands_say_it_in_one_line(name, module, tmp_path, program):
   "name",
   [
     "config.json num_hidden_layers 10^9",
-    "tokenizer.json deep lists",
+    pytest.param("tokenizer.json deep lists", marks=[pytest.mark.slow, pytest.mark.long]),
     "index: upwards",
-    "template: percent",
+    pytest.param("template: percent", marks=[pytest.mark.slow, pytest.mark.long]),
   ],
 )
 def test_the_command_says_it_in_one_line(name, tmp_path):
