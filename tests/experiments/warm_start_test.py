@@ -42,6 +42,7 @@ def completions(model, problems, arg="", **changes):
   return host.completions(host.to_host(out), model.tokenizer)
 
 
+@pytest.mark.slow
 def test_it_is_small_and_honest(model, problems):
   folder = pathlib.Path(arithmetic.WARM_START)
   assert sum(f.stat().st_size for f in folder.iterdir()) < 8e6

@@ -36,7 +36,11 @@ def test_a_run_learns_from_groups_that_an_update_interrupted(tmp_path, capsys):
 
 
 @pytest.mark.parametrize(
-  "loop", [online, pytest.param(iterative, marks=[pytest.mark.slow, pytest.mark.long])]
+  "loop",
+  [
+    pytest.param(online, marks=pytest.mark.slow),
+    pytest.param(iterative, marks=[pytest.mark.slow, pytest.mark.long]),
+  ],
 )
 def test_stale_tokens_that_nothing_weighs_are_told(tmp_path, capsys, loop):
   changes = {"objective.mismatch": "none", "steps": 1, "eval.problems": 0}

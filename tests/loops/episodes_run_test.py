@@ -77,6 +77,7 @@ def test_a_run_that_is_killed_within_an_episode_ends_as_if_it_had_not_been(tmp_p
   runs.assert_as_if_not_struck("killed", runs.numbers("whole"))
 
 
+@pytest.mark.slow
 def test_samples_of_episodes_are_kept_with_what_the_environment_wrote(tmp_path, monkeypatch):
   changes = {"loop": "offline", "offline.data": "samples", "offline.prompts": 8, "steps": 1}
   changes |= {"eval.problems": 0, "learner.schedule": "constant", "sampler.tries": 1}

@@ -184,6 +184,7 @@ def test_fewer_steps_than_were_done_are_refused(config, model, tmp_path):
   assert sorted(p.name for p in (tmp_path / "checkpoints").iterdir()) == left
 
 
+@pytest.mark.slow
 def test_a_run_that_is_made_longer_evaluates_where_it_had_ended(config, model, tmp_path):
   """Cuts its last line, which is after the last checkpoint, when the run goes on."""
   evaluated = []
@@ -202,6 +203,7 @@ def test_a_run_that_is_made_longer_evaluates_where_it_had_ended(config, model, t
       evaluated.clear()
 
 
+@pytest.mark.slow
 def test_a_run_that_is_made_longer_repeats_an_evaluation_that_its_loop_asked_for(
   config, model, tmp_path, monkeypatch
 ):
@@ -225,6 +227,7 @@ def test_a_run_that_is_made_longer_repeats_an_evaluation_that_its_loop_asked_for
     evaluated.clear()
 
 
+@pytest.mark.slow
 def test_an_evaluation_that_was_not_made_before_is_not_compared(config, model, tmp_path):
   loop(config, model, tmp_path, {"policy": Fake(0.0)}, stop_after=3)
   found = config.copy_and_resolve_references()
@@ -342,6 +345,7 @@ def test_an_export_that_cannot_be_is_refused_before_anything_starts(config):
     checks.check(make(c), tiny.decoder("test_windows"))
 
 
+@pytest.mark.slow
 def test_what_the_run_depends_on_and_has_changed_is_told_when_it_is_resumed(
   config, model, tmp_path, monkeypatch, capsys
 ):

@@ -36,6 +36,7 @@ def compiles(workdir):
   return numbers, int(added), int(read), done.stderr
 
 
+@pytest.mark.slow
 def test_a_restart_compiles_nothing_and_gives_the_same_numbers(tmp_path):
   fresh, added, read, _ = compiles(tmp_path)
   assert added > 0 and read == 0

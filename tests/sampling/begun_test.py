@@ -80,7 +80,7 @@ def test_every_cut_of_a_sample_goes_on_as_the_whole(slots):
       assert_continued(go_on(whole, some, slots=slots), whole, some)
 
 
-@pytest.mark.parametrize("slots", [0, 3])
+@pytest.mark.parametrize("slots", [pytest.param(0, marks=pytest.mark.slow), 3])
 def test_many_samples_cut_anywhere_go_on_as_the_whole(slots):
   """More than five hundred, in rows and lists; the ring of three slots is written over many times."""
   whole, in_rows, in_lists = tiny.sample(), 0, 0

@@ -39,6 +39,7 @@ def check(parts, whole, statistics):
   assert parts[-1].seen.finished.all()
 
 
+@pytest.mark.slow
 def test_it_grows_to_the_samplers_rollout():
   parts, whole, statistics = drawn(3)
   check(parts, whole, statistics)
