@@ -121,9 +121,9 @@ def optimal_token(returns: Array, energy: Array, mask: Array) -> Array:
 
   W_t is the energy of the tokens up to t, so that a completion counts for as much as its gradient
   has varied so far. With equal energies the baseline is the mean of those that are still alive at
-  t. A completion that is alone alive has no baseline, as in the authors' code (handle_zero_tail):
-  compared with itself it would learn nothing there. A token before which the whole group had no
-  choice has 0.
+  t. Where one of several is left it has no baseline, as in the authors' code (handle_zero_tail):
+  compared with itself it would learn nothing there. The only one of a group has 0, and so has a
+  token before which the whole group had no choice.
 
   Args:
     returns: [P, G, L], G_t, the rewards from t on.
@@ -136,7 +136,8 @@ def optimal_token(returns: Array, energy: Array, mask: Array) -> Array:
   weight = jnp.cumsum(jnp.where(mask > 0, energy, 0.0), axis=2) * mask
   total = jnp.sum(weight, axis=1, keepdims=True)
   baseline = jnp.sum(weight * returns, axis=1, keepdims=True) / jnp.where(total > 0, total, 1.0)
-  alone = jnp.sum(mask, axis=1, keepdims=True) == 1
+  several = jnp.sum(jnp.any(mask > 0, axis=2), axis=1)[:, None, None] > 1
+  alone = several & (jnp.sum(mask, axis=1, keepdims=True) == 1)
   relative = returns - jnp.where(alone, 0.0, baseline)
   return jnp.where((mask > 0) & (total > 0), relative, 0.0)
 

@@ -589,6 +589,13 @@ MUTANTS = (
     "tests/ops/advantages_test.py::test_optimal_token_by_hand",
   ),
   Mutant(
+    "the longest completion's tail is compared with itself, and learns nothing",
+    OPS + "advantages.py",
+    "relative = returns - jnp.where(alone, 0.0, baseline)",
+    "relative = returns - baseline",
+    "tests/objectives/advantages_test.py::test_otb_weighs_by_the_policy_that_sampled",
+  ),
+  Mutant(
     "TPO's target moves with the policy",
     OBJECTIVES + "tpo.py",
     "p = of_group(jnp.sum(logprobs, axis=2), batch.mask)",

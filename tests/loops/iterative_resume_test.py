@@ -54,7 +54,6 @@ def test_killed_in_each_phase(runs, expected):
   assert reward_model(runs, "killed") == reward_model(runs, "undisturbed")
 
 
-@pytest.mark.long
 @pytest.mark.slow
 def test_a_stop_in_the_first_step_of_an_iteration_loses_no_step(runs, expected):
   stopped = runs.struck("stopped", "sample", 3, number=signal.SIGTERM)

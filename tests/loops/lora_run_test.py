@@ -123,7 +123,6 @@ def test_adapters_alone_are_trained_and_saved(name, base, tmp_path):
   assert all((adapter[key] == by_command[key]).all() for key in adapter)
 
 
-@pytest.mark.slow
 @pytest.mark.long
 def test_iterative_moves_its_reference_and_teaches_by_adapters(base, tmp_path):
   c = settings()
@@ -205,7 +204,6 @@ def dtypes(params):
   return {str(x.dtype) for x in jax.tree.leaves(params)}
 
 
-@pytest.mark.slow
 @pytest.mark.long
 def test_all_weights_are_trained_on_from_a_run_with_adapters(unended, tmp_path):
   """In float32, though the base is in bfloat16: a run in bfloat16 could not be gone on with."""
@@ -242,7 +240,6 @@ def test_a_reward_model_starts_from_a_run_with_adapters(unended):
   jax.tree.map(np.testing.assert_array_equal, judge, whole)
 
 
-@pytest.mark.slow
 @pytest.mark.long
 def test_adapters_are_those_of_what_is_trained_alone(base, unended, tmp_path, monkeypatch):
   """A reward model that only scores, a teacher and a policy that is evaluated have none, and no

@@ -149,14 +149,14 @@ def test_completions_with_step_rewards_are_compared_by_their_totals(rewards, max
 
 def test_otb_weighs_by_the_policy_that_sampled():
   """Gives a token of probability 1/2 of two the energy 1/2, and one of 0.9 the energy 0.02."""
-  r = outcomes([[1, 0], [1, 1]], [[1, 2], [2, 3]])
+  r = outcomes([[0, 1], [1, 1]], [[1, 2], [2, 3]])
   old = jnp.log(jnp.array([[[0.5] * 6, [0.9] * 6]] * 2))
   squares = jnp.array([[[0.5] * 6, [0.82] * 6]] * 2)  # 0.9^2 + 0.1^2
   r = cases.replace(r, old_logprobs=old, old_sum_of_squares=squares)
   found = named.otb(r)
-  baseline = 0.5 / (0.5 + 0.02)
-  np.testing.assert_allclose(found[0, :, 0], [1 - baseline, -baseline], rtol=1e-4)
-  np.testing.assert_array_equal(found[0, :, 1:], 0.0)  # the second is alone there
+  baseline = 0.02 / (0.5 + 0.02)
+  np.testing.assert_allclose(found[0, :, 0], [-baseline, 1 - baseline], rtol=1e-4)
+  np.testing.assert_array_equal(found[0, 1, 1:], [1.0, 0.0, 0.0, 0.0, 0.0])  # it is alone there
   np.testing.assert_array_equal(found[1], 0.0)
   with pytest.raises(SettingError, match="old_sum_of_squares"):
     named.otb(cases.replace(r, old_sum_of_squares=None))

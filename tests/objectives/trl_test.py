@@ -122,7 +122,7 @@ def surrogate(objective, trl):
 
 
 def mismatch(trl):
-  """Returns the settings of weights and masks for what the sampler was not."""
+  """Returns the settings of weights and masks for a sampler that differs from the policy."""
   changes = {}
   if trl["off_policy_mask_threshold"] is not None:
     changes |= dict(keep="geometric", keep_low=math.exp(-trl["off_policy_mask_threshold"]))

@@ -355,6 +355,11 @@ def test_optimal_token_by_hand():
   np.testing.assert_allclose(found[0], [[0.75, 0.6, 1], [-0.25, -0.4, 0], [0, 0, 0]], rtol=1e-6)
 
 
+def test_optimal_token_of_the_only_completion_is_0():
+  mask = jnp.array([[[1.0, 1.0], [0.0, 0.0]]])
+  np.testing.assert_array_equal(adv.optimal_token(mask, mask, mask), 0.0)
+
+
 def test_optimal_token_with_equal_energies_is_the_mean_of_those_alive():
   returns = jnp.broadcast_to(jnp.array([1.0, 0.0, 0.0])[None, :, None], (1, 3, 2))
   mask = jnp.array([[[1.0, 1.0], [1.0, 1.0], [1.0, 0.0]]])
