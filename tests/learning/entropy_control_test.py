@@ -70,6 +70,7 @@ def config(**changes):
   return tiny_runs.config(short | changes)
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_a_run_adapts_the_weight_and_is_resumed_with_it(tmp_path):
   def lines(folder, steps):

@@ -199,6 +199,7 @@ def test_an_example_that_could_not_be_saved_is_refused_when_it_is_drawn():
     made.next_batch(generator(carry=C), tiny.params())
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_episodes_are_carried_between_turns():
   """Their turns, rewards and states are those of episodes that nobody interrupts."""

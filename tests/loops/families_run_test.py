@@ -28,7 +28,7 @@ TRAINED = {"full": {}, "lora": {"lora.rank": 2}}
 APART = ("gemma2",)  # adapters of the others are long
 PARTS = (
   *("gemma", "llama", "mistral", "qwen2"),  # of what they have nothing is theirs alone
-  *("gemma3_text", "olmo2", "phi3"),
+  *("gemma3_text", "olmo2", "phi3", "smollm3"),
 )  # whole runs of these are long
 CASES = [
   pytest.param(

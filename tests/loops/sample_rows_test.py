@@ -171,7 +171,7 @@ def test_the_bound_of_a_ratio_is_that_of_the_sign_of_the_advantage(advantage, lo
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("mu", [1, 2])
+@pytest.mark.parametrize("mu", [pytest.param(1, marks=pytest.mark.long), 2])
 def test_a_run_writes_groups_whose_tokens_add_up(tmp_path, mu):
   """With one update the numbers before it come from the loss, with two from a pass of their own."""
   changes = {"steps": 1, "eval.problems": 0, "checkpoint.export": False, "learner.mu": mu}
