@@ -20,6 +20,11 @@ from experiments.measure import comparisons
 from grpo_jax.errors import SettingError
 
 MINIBATCHES = 8
+ROUNDED = (
+  "sampler.dtype=bfloat16",
+  "sampler.weights_dtype=int8",
+  "sampler.cache_dtype=int8",
+)
 
 # The objective and the settings that make the arm, as in comparisons.py. Rows of presets.py are as
 # their papers have them but for learner.mu, which is the same for all.
@@ -40,6 +45,11 @@ ARMS: dict[str, tuple[str, ...]] = {
   "rpg": ("rpg", "objective.beta=0.0"),
   "kl_cov": ("kl_cov",),
   "v32_mask": ("v32_mask",),
+  # A sampler that rounds as much as it can, and what corrects for it.
+  "rounded": ("grpo", *ROUNDED),
+  "rounded_tis": ("tis", *ROUNDED),
+  "rounded_mis": ("mis", *ROUNDED),
+  "rounded_icepop": ("icepop", *ROUNDED),
 }
 
 QUESTIONS = (
@@ -47,6 +57,10 @@ QUESTIONS = (
   ("Capped and gated weights", ("grpo", "cispo", "scale_rl", "sapo", "vespo")),
   ("Other ways to stay near", ("grpo", "dppo", "kimi", "kl_cov", "v32_mask")),
   ("Targets, and the KL's own gradient", ("grpo", "tpo", "target_prob", "rpg")),
+  (
+    "A sampler that rounds",
+    ("grpo", "rounded", "rounded_tis", "rounded_mis", "rounded_icepop"),
+  ),
 )
 
 
