@@ -108,7 +108,11 @@ CASES = {
 # Advantages that none of them has; their loss is that of GRPO.
 ADVANTAGES = {
   name: (grpo, dict(advantage=name))
-  for name in ("maxrl", "pass_at_k", "pkpo", "opo", "reinforce_pp", "reinforce_pp_baseline")
+  for name in ("maxrl", "opo", "reinforce_pp", "reinforce_pp_baseline")
+} | {
+  # with as many attempts as a group has samples, nearly all would be 0
+  name: (grpo, dict(advantage=name, attempts=2))
+  for name in ("pass_at_k", "pkpo")
 }
 PAIRS = ("dpo", "reward_model")
 PROCESS = ("grpo process", "step_returns", "process_reward_model")  # several rewards a completion

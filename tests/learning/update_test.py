@@ -153,6 +153,7 @@ def test_nor_does_each_alone(name, mesh, packed, microbatch):
 MINIBATCHES = (
   *("cispo", "dapo", "dr_grpo", "target_prob", "gspo"),
   *("sapo", "gmpo", "dppo", "vespo", "kimi", "tpo"),
+  *("rpg forward", "rft", "distill", "gkd"),
 )
 
 

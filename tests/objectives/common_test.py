@@ -154,6 +154,18 @@ def test_where_the_old_policy_sampled_decoupled_ppo_is_ppo():
   np.testing.assert_array_equal(found, plain)
 
 
+def test_before_the_policy_moves_decoupled_ppo_is_reinforce_weighed_by_w():
+  """Nothing is clipped, however far the sampler is."""
+  batch, out = stale()
+  out = cases.replace(out, logprobs=batch.old_logprobs)
+  found = coefficients.gradient_coefficient(grpo.OBJECTIVE, out, batch, of_preset("tis"))
+  w = np.minimum(np.exp(np.asarray(batch.old_logprobs - batch.sampler_logprobs)), 2.0)
+  assert (w[np.asarray(batch.mask) > 0] > 1.2).any()
+  np.testing.assert_allclose(
+    found, batch.weights * w * batch.advantages * batch.mask, rtol=1e-6, atol=1e-9
+  )
+
+
 @pytest.mark.parametrize("name", ROWS)
 def test_where_the_sampler_was_the_policy_every_row_is_grpo(name):
   _, _, batch, out = cases.case("grpo")

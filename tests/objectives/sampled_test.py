@@ -109,8 +109,11 @@ KL = {"beta": 0.5, "kl_in_reward": True, "kl_estimator": "k1"}  # part of REINFO
 
 
 @pytest.mark.parametrize(
-  "advantage, kl",
+  "advantage, changes",
   [
+    ("maxrl", {}),
+    ("pass_at_k", {"attempts": 2}),
+    ("pkpo", {"attempts": 2}),
     ("opo", {}),
     ("otb", {}),
     ("reinforce_pp", {}),
@@ -118,9 +121,9 @@ KL = {"beta": 0.5, "kl_in_reward": True, "kl_estimator": "k1"}  # part of REINFO
     ("reinforce_pp_baseline", {}),
   ],
 )
-def test_lengths_are_those_of_sampled_tokens(advantage, kl):
-  """Checks advantages that weigh by length or by token; the `CASES` have but one of them."""
-  of = cases.configured(advantage=advantage, **kl).advantages
+def test_lengths_are_those_of_sampled_tokens(advantage, changes):
+  """Checks the advantages of which `CASES` have but one."""
+  of = cases.configured(advantage=advantage, **changes).advantages
   assert_the_same(lambda r: of(r))
 
 
