@@ -5,7 +5,8 @@
 
 The policy that the config starts from samples and scores one batch, from which every row learns;
 rows of offline data take it as samples, as solutions, or as pairs (each prompt for every two of its
-completions). A teacher or reference has the same weights.
+completions). A teacher or reference has the same weights, and is asked what the row asks it. What
+moves it after a step (`reference.ema`) is not measured.
 
 Seconds are those of the whole jitted update, with one update of the optimizer whatever the row asks
 for (learner.mu and learner.minibatches are 1). `grpo` and the row take turns, `rounds` times, and
@@ -33,8 +34,10 @@ from grpo_jax.config import sections
 from grpo_jax.errors import SettingError
 from grpo_jax.io import storage
 from grpo_jax.learning.state import TrainState
+from grpo_jax.loops import teacher_prompts
 from grpo_jax.loops.collect import score
-from grpo_jax.loops.collector import make_collector
+from grpo_jax.loops.collector import Collector, make_collector
+from grpo_jax.loops.groups import Scored
 from grpo_jax.loops.learner import Learner
 from grpo_jax.objectives import common
 from grpo_jax.objectives.base import Needs, reads_reference
@@ -42,7 +45,7 @@ from grpo_jax.sampling import rollouts
 from grpo_jax.sampling.generate import generate
 from grpo_jax.setup import build, registry, resolve
 from grpo_jax.setup.experiment import Experiment, changed
-from grpo_jax.types import HostRollouts, HostScored
+from grpo_jax.types import HostRollouts
 
 BASE = "grpo"
 # Papers of docs/papers.md that are settings of a row: name -> (row, settings).
@@ -54,14 +57,19 @@ VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
   "entropy_bonus": ("grpo", {"objective.entropy_bonus": 0.001}),
   "areal": ("grpo", {"objective.mismatch": "token", "learner.mu": 4}),
 }
-# Teachers with prompts of their own have samples to be asked about, which there are none of here.
-ASKED = [name for name, (_, changes) in presets.PRESETS.items() if "reference.prompt" in changes]
-ROWS = (*(name for name in presets.PRESETS if name not in ASKED), *VARIANTS)
+ROWS = (*presets.PRESETS, *VARIANTS)
 ONE_UPDATE = {"learner.mu": 1, "learner.minibatches": 1}
 HEADER = (
   "| row | time of an update | memory | updates that it asks for | its memory | its passes without "
   "a gradient | trees |"
 )
+
+
+class Drawn(NamedTuple):
+  """Holds a batch on the host, sampled and scored, with its collector."""
+
+  collector: Collector
+  batch: Scored
 
 
 class Program(NamedTuple):
@@ -135,13 +143,14 @@ def _other(experiment: Experiment) -> str:
 # -- what they learn from
 
 
-def draw(experiment: Experiment, devices: Sequence[jax.Device] | None = None) -> HostScored:
-  """Returns a scored batch of the policy that the experiment starts from."""
+def draw(experiment: Experiment, devices: Sequence[jax.Device] | None = None) -> Drawn:
+  """Returns a batch of the policy that the experiment starts from."""
   model = build.model(experiment, devices)
   collector = make_collector(experiment, model)
   examples, key = next(collector.batches), build.key(experiment.seed, build.SAMPLE, 0)
   drawn, *_ = generate(collector.generator, model.load(), examples, key)
-  return rollouts.to_host(score(collector, examples, drawn).rollouts)
+  batch = score(collector, examples, drawn)
+  return Drawn(collector, batch._replace(rollouts=rollouts.to_host(batch.rollouts)))
 
 
 def as_pairs(batch: HostRollouts) -> HostRollouts:
@@ -157,11 +166,12 @@ def as_pairs(batch: HostRollouts) -> HostRollouts:
   return type(batch)(prompts=repeated, **fields)
 
 
-def learned_from(experiment: Experiment, batch: HostScored) -> HostRollouts:
+def learned_from(experiment: Experiment, drawn: Drawn) -> HostRollouts:
   """Returns the batch as the data that the experiment's objective learns from."""
   if experiment.source == "live":
-    return batch
-  written = common.written(batch)
+    asked, _ = teacher_prompts.ask(experiment, *drawn, lambda _, text: print(f"warning: {text}"))
+    return rollouts.to_host(asked.rollouts)
+  written = common.written(drawn.batch.rollouts)
   return as_pairs(written) if experiment.source == "pairs" else written
 
 
@@ -169,17 +179,17 @@ def learned_from(experiment: Experiment, batch: HostScored) -> HostRollouts:
 
 
 def make_program(
-  experiment: Experiment, batch: HostScored, devices: Sequence[jax.Device] | None = None
+  experiment: Experiment, drawn: Drawn, devices: Sequence[jax.Device] | None = None
 ) -> Program:
-  """Returns the compiled update of an experiment on a batch of `draw`."""
-  data = learned_from(experiment, batch)
+  """Returns the compiled update of an experiment on what `draw` returns."""
+  data = learned_from(experiment, drawn)
   experiment = changed(experiment, {"data.prompts": len(data.lengths)})
   model = build.model(experiment, devices)
   learner = Learner(experiment, model, experiment.sampler.temperature)
   learner.start()
   learner.load_reference({})
-  on_mesh = rollouts.to_device(model.layout, learner.sizes.for_learner(data))
-  constants = (learner.ref_params, None, *on_mesh, learner.base)
+  *own, asked = rollouts.to_device(model.layout, learner.packed(data))
+  constants = (learner.ref_params, None, *own, learner.base, asked)
   update = learner.jitted_learn.lower(learner.state, *constants).compile()
   m = update.memory_analysis()
   memory = m.argument_size_in_bytes + m.temp_size_in_bytes
@@ -229,14 +239,14 @@ def measure(
       f"--config.sampler.group={group} with pairs: a completion would be left over; use an even "
       f"one, or leave {', '.join(of_pairs)} out of --rows"
     )
-  batch = draw(experiments[BASE], devices)
-  base = make_program(changed(experiments[BASE], ONE_UPDATE), batch, devices)
+  drawn = draw(experiments[BASE], devices)
+  base = make_program(changed(experiments[BASE], ONE_UPDATE), drawn, devices)
   costs = []
   for row in rows:
     asked = experiments[row]
-    single = make_program(changed(asked, ONE_UPDATE), batch, devices)
+    single = make_program(changed(asked, ONE_UPDATE), drawn, devices)
     updates = asked.learner.mu * asked.learner.minibatches
-    memory = single.memory if updates == 1 else make_program(asked, batch, devices).memory
+    memory = single.memory if updates == 1 else make_program(asked, drawn, devices).memory
     base, base_seconds, seconds = in_turn(base, single, rounds)
     costs.append(
       Cost(

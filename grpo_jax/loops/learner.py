@@ -178,8 +178,7 @@ class Learner:
     """
     # ends the run if hosts drew different prompts
     lifeline.compare(batch.prompts, batch.tokens, batch.ref_prompts)
-    batch, packing = self.sizes.for_learner(batch)
-    batch, ref_packing = self._pack_for_teacher(batch)
+    batch, packing, ref_packing = self.packed(batch)
     on_mesh = rollouts.to_device(self.model.layout, (batch, packing, ref_packing))
     bonus = self.entropy and entropy_control.bonus(self.entropy, self.cfg.entropy_target)
     with writer.phase(self.PHASE, on_mesh) as timer:
@@ -208,17 +207,20 @@ class Learner:
     metrics |= {"lr": self.rate(self.state.step - 1), "skipped_steps": int(self.state.skipped)}
     return Learned(metrics, trace, moved, timer.seconds)
 
-  def _pack_for_teacher(self, batch: KnownRollouts) -> tuple[KnownRollouts, Packing | None]:
-    """Returns the batch with the teacher's prompts in their width, and their packing."""
+  def packed(self, batch: KnownRollouts) -> tuple[KnownRollouts, Packing, Packing | None]:
+    """Returns the batch in the width of a program, its packing, and that of the teacher's own
+    prompts; None: it has none.
+    """
+    batch, own = self.sizes.for_learner(batch)
     prompts = batch.ref_prompts
     if prompts is None:
-      return batch, None
+      return batch, own, None
     # of the tokens only the shape is read, and they are on the mesh
     tokens = np.broadcast_to(np.int32(0), batch.tokens.shape)
     flat = passes.asked_of_teacher(dataclasses.replace(batch, tokens=tokens))
     flat, packing = self.teacher_sizes.for_learner(flat)
     tokens = flat.prompts.tokens.reshape(*prompts.lengths.shape, -1)
-    return dataclasses.replace(batch, ref_prompts=Prompts(tokens, prompts.lengths)), packing
+    return dataclasses.replace(batch, ref_prompts=Prompts(tokens, prompts.lengths)), own, packing
 
   def check_finite(self, metrics: Mapping[str, Number], safe: Callable[[], str]) -> None:
     """Ends a run after `learner.max_bad_steps` updates in a row that were not finite.

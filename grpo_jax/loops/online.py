@@ -38,7 +38,7 @@ def train(experiment: Experiment, workdir: str) -> None:
         policy.ref_params = reference.trained
       key = build.key(experiment.seed, build.SAMPLE, step)
       batch, sampling, seconds = collect(collector, policy.params, key, run.writer)[:3]
-      batch, asked = teacher_prompts.ask(experiment, collector, batch, run.writer)
+      batch, asked = teacher_prompts.ask(experiment, collector, batch, run.writer.warn)
       learned = policy.learn(step, batch.rollouts, run.writer)  # at most mu passes, all jitted
       if ema:
         reference.move(policy.trained, ema)

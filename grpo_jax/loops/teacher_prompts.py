@@ -30,13 +30,13 @@ from grpo_jax.loops.groups import Scored
 from grpo_jax.ops.advantages import totals
 from grpo_jax.packing import plan
 from grpo_jax.rewards.attempts import guarded
-from grpo_jax.run.writer import Writer
 from grpo_jax.sampling.generate import completions
 from grpo_jax.sandbox.deadline import Guard
 from grpo_jax.setup.experiment import Experiment
 from grpo_jax.types import Completion, Example, Prompts
 
 FIELDS = ("question", "solution", "success", "feedback")
+Warn = Callable[[str, str], None]  # `Writer.warn`: takes what it is about, and a text
 FIELD = re.compile(r"\{(" + "|".join(FIELDS) + r")\}")
 
 
@@ -81,7 +81,7 @@ def feedback_functions(experiment: Experiment) -> list[Callable]:
 
 
 def ask(
-  experiment: Experiment, collector: Collector, batch: Scored, writer: Writer
+  experiment: Experiment, collector: Collector, batch: Scored, warn: Warn
 ) -> tuple[Scored, dict[str, float]]:
   """Returns the batch with the teacher's prompts, and metrics of them.
 
@@ -93,13 +93,13 @@ def ask(
     experiment: of the run.
     collector: that sampled the batch.
     batch: sampled and scored.
-    writer: for warnings.
+    warn: takes warnings.
   """
   r, setting = batch.rollouts, experiment.reference
   if not setting.prompt:
     return batch, {}
   share = hosts.together(functools.partial(completions, collector.generator, r))
-  said = all_feedback(experiment, batch.examples, share, writer)
+  said = all_feedback(experiment, batch.examples, share, warn)
   succeeded = r.given.any(axis=2) & (totals(r.rewards, r.given) > setting.success)
   asked: list[Example | None] = []
   groups = zip(batch.examples, whole_groups(share), succeeded, said, strict=True)
@@ -121,7 +121,7 @@ def ask(
   if (real := r.lengths > 0).any():
     metrics["teacher/taught"] = float((lengths > 0)[real].mean())
     if not metrics["teacher/taught"]:
-      writer.warn(
+      warn(
         "untaught",
         f"the teacher knew nothing of the {int(real.sum())} completions of a step, which trains "
         f"nothing: reference.prompt asks for {', '.join(sorted(told(setting.prompt)))}"
@@ -156,7 +156,7 @@ def all_feedback(
   experiment: Experiment,
   examples: Sequence[Example | None],
   share: list[list[Completion | None]],
-  writer: Writer,
+  warn: Warn,
 ) -> list[list[str | None]]:
   """Returns the feedback of the completions of all processes, `[P][G]`; None: there is none.
 
@@ -168,7 +168,7 @@ def all_feedback(
 
   def own() -> list[list[str | None]]:
     return [
-      [feedback(experiment, example, c, writer) if example and c and c.tokens else None for c in g]
+      [feedback(experiment, example, c, warn) if example and c and c.tokens else None for c in g]
       for example, g in zip(examples, share, strict=True)
     ]
 
@@ -177,7 +177,7 @@ def all_feedback(
 
 
 def feedback(
-  experiment: Experiment, example: Example, completion: Completion, writer: Writer
+  experiment: Experiment, example: Example, completion: Completion, warn: Warn
 ) -> str | None:
   """Returns what the rewards' files say of a completion; None if they say nothing."""
   said = []
@@ -185,7 +185,7 @@ def feedback(
     for function in feedback_functions(experiment):
       text, message = guarded(call, function, example, completion)
       if message:
-        writer.warn("feedback", f"a reward's feedback failed: {message}; it counts as none")
+        warn("feedback", f"a reward's feedback failed: {message}; it counts as none")
       elif text:
         said.append(str(text))
   return "\n".join(said) or None

@@ -85,12 +85,11 @@ def asked(monkeypatch, prompt, rewards, texts, **changes):
   )  # fmt: skip
   generator = types.SimpleNamespace(render=lambda text: [ord(c) for c in text])
   warned = []
-  writer = types.SimpleNamespace(warn=lambda name, text: warned.append(text))
   scored, metrics = teacher_prompts.ask(
     experiment(prompt, **changes),
     types.SimpleNamespace(generator=generator),
     groups.Scored([EXAMPLE, None], rollouts, [], 0.0),
-    writer,
+    lambda name, text: warned.append(text),
   )
   prompts = scored.rollouts.ref_prompts
   texts = [

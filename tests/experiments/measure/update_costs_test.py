@@ -50,6 +50,7 @@ def test_every_row_has_a_config_that_a_run_would_have(row):
     ("ppo", "reference, old policy, critic", "policy critic reference"),
     ("vapo", "old policy, critic", "policy critic"),
     ("gkd", "teacher", "policy teacher"),
+    ("sdft", "teacher", "policy teacher"),
     ("sft", "", "policy"),
     ("dpo", "reference", "policy reference"),
   ],
@@ -130,13 +131,23 @@ def test_a_row_is_timed_with_one_update_and_its_own_number_is_told(monkeypatch):
   )
 
 
+@pytest.mark.slow
+def test_a_teacher_is_asked_with_the_prompts_of_its_row():
+  """Each completion after a prompt that has the solution, too; other rows have none."""
+  drawn = costs.draw(make(config_of("grpo")), jax.devices()[:1])
+  assert costs.learned_from(make(config_of("gkd")), drawn).ref_prompts is None
+  told = costs.learned_from(make(config_of("sdft")), drawn)
+  assert told.ref_prompts.lengths.shape == told.lengths.shape
+  assert (told.ref_prompts.lengths > told.prompts.lengths[:, None] + 5).all()
+
+
 @pytest.mark.long
 @pytest.mark.slow
 def test_a_critic_and_a_reference_need_memory_and_every_row_learns_from_one_batch():
-  rows, shown = ("grpo", "ppo"), []
+  rows, shown = ("grpo", "ppo", "sdft"), []
   found = costs.measure(config_of, rows, 1, shown.append, jax.devices()[:1])
   assert shown == found and [cost.name for cost in found] == list(rows)
-  grpo, ppo = found
+  grpo, ppo, _ = found
   assert all(cost.seconds > 0 and cost.time > 0 for cost in found)
   assert grpo.memory == grpo.memory_asked == 1 < ppo.memory
 
