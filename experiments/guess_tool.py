@@ -7,7 +7,7 @@ still possible is guessed, in DIR/first. Then it learns by GRPO from nothing but
 found the number within five guesses: halving what is left finds every one
 (environments/guess.py).
 
-Hardware: two CPU cores; 35 minutes beside other work. Score to expect: greedy play finds
+Hardware: two CPU cores; 30 to 35 minutes beside other work. Score to expect: greedy play finds
 61 to 68% of the 31 numbers after the SFT and 87 to 94% after GRPO, samples 45% and 80% (three
 seeds).
 
