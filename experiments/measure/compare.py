@@ -35,8 +35,10 @@ from experiments import arguments, stages
 from experiments.measure import jobs, processes
 from experiments.progress import Progress
 from grpo_jax.config import kinds, sections
+from grpo_jax.errors import SettingError
 from grpo_jax.io import storage
 from grpo_jax.reports import comparison, jsonl
+from grpo_jax.run.reasons import reason
 
 # part of the message of a run that a signal stopped (run/signals.py)
 STOPPED = "to go on, run the same command again"
@@ -146,6 +148,8 @@ def check_arms(config: ConfigDict) -> None:
       for stage in runs:
         with stages.named(stage, runs):
           experiment = resolve.resolve(stage.config)
+      if not experiment.eval.problems:  # of the last stage
+        raise SettingError("eval.problems=0: accuracies are compared; use at least 1")
       if len(runs) == 1:
         load.shapes(experiment)
         if experiment.kind == "iterative":
@@ -191,7 +195,8 @@ def execute(run: jobs.Job, lock: int, asked: list[int], show: Callable[[int], No
   """Runs one process of a run to its end, and returns its line of runs.jsonl."""
   begun = (run.folder / "config.json").exists()
   run.folder.mkdir(parents=True, exist_ok=True)
-  (run.folder / "settings.json").write_text(json.dumps(run.flags, indent=2) + "\n")
+  text = json.dumps(run.flags, indent=2) + "\n"
+  storage.write(run.folder / "settings.json", text.encode())
   show(steps_done(run.folder))  # at once, since a short run may end before the next look
   ended = processes.run(
     command(run), run.folder / "log.txt", lock, asked, lambda: show(steps_done(run.folder))
@@ -251,8 +256,11 @@ def draw(config: ConfigDict, workdir: storage.Path) -> None:
     tuned.append([arm, *("-" if mean is None else f"{100 * mean:.1f}%" for mean in means)])
   title = "Objectives at equal numbers of sampled tokens"
   text = comparison.page(title, arms, paragraphs, curves(config, arms), tuned)
-  storage.write(workdir / "compare.html", text.encode())
-  storage.write(workdir / "compare.md", comparison.markdown(arms, paragraphs).encode())
+  try:
+    storage.write(workdir / "compare.html", text.encode())
+    storage.write(workdir / "compare.md", comparison.markdown(arms, paragraphs).encode())
+  except OSError as error:
+    arguments.fail(f"--workdir={workdir}: cannot be written to ({reason(error)})")
   print(
     f"{workdir}/compare.html and compare.md: {jobs.finished_jobs(config, workdir)} of "
     f"{jobs.total_jobs(config)} runs"

@@ -71,7 +71,13 @@ def all_jobs(config: ConfigDict, workdir: storage.Path) -> list[Job]:
 def claim(run: Job) -> Job:
   """Returns the run, or ends the program if its folder holds a run with other settings."""
   path = run.folder / "settings.json"
-  if path.exists() and (old := json.loads(path.read_text())) != run.flags:
+  if not path.exists():
+    return run
+  try:
+    old = json.loads(path.read_text())
+  except ValueError:
+    arguments.fail(f"--workdir: {path} is damaged; remove it if the run there has these settings")
+  if old != run.flags:
     other = [flag for flag in old if flag not in run.flags] or ["fewer settings"]
     arguments.fail(
       f"--workdir: {run.folder} holds a run with {' '.join(other)}; remove it or use another "

@@ -21,6 +21,8 @@ from grpo_jax.config import sections
 from grpo_jax.io import storage
 from grpo_jax.reports import jsonl
 
+CHANGED = "changed in the run"
+
 
 class Run(NamedTuple):
   """A finished run with its N evaluations, from before the first step to after the last."""
@@ -117,16 +119,37 @@ def final_accuracy(path: storage.Path) -> float | None:
 def unlike(folders: Sequence[storage.Path]) -> list[str]:
   """Returns the settings, versions and data in which runs of one arm differ.
 
-  Their seed, learning rate, test data and the folder of compiled programs may.
+  Their seed, learning rate, test data and the folder of compiled programs may, and what a run reads
+  from a first run in its own folder.
   """
   own = ("seed", "learner.lr", "data.test", "test data", "compilation_cache")
-  runs = []
-  for path in folders:
-    config = json.loads((path / "config.json").read_text())
-    inputs = path / "inputs.json"
-    runs.append(sections.flat(config) | (json.loads(inputs.read_text()) if inputs.exists() else {}))
+  runs = [described(path) for path in folders]
   names = sorted(set().union(*runs)) if runs else []
   return [n for n in names if n not in own and any(run.get(n) != runs[0].get(n) for run in runs)]
+
+
+def described(path: storage.Path) -> dict[str, str]:
+  """Returns the settings and inputs of a run by their names, as JSON; its own folder is "".
+
+  An input that has changed in the run is CHANGED.
+  """
+  folder = "/".join(path.parts[-3:])
+  config = sections.flat(json.loads((path / "config.json").read_text()))
+  settings = {name: json.dumps(value) for name, value in config.items()}
+  from_there = [name for name, value in settings.items() if f"{folder}/" in value]
+  inputs: dict[str, str] = {}
+  if (path / "inputs.json").exists():
+    inputs = json.loads((path / "inputs.json").read_text())
+  for before in sorted(path.glob("inputs-until-*.json")):
+    for name, value in json.loads(before.read_text()).items():
+      if inputs.get(name, value) != value:
+        inputs[name] = CHANGED
+  inputs = {
+    name: value
+    for name, value in inputs.items()
+    if not any(name.startswith((f"{setting}/", f"{setting} ")) for setting in from_there)
+  }
+  return {name: value.replace(folder, "") for name, value in settings.items()} | inputs
 
 
 def tuning(
@@ -212,7 +235,7 @@ COLUMNS = (
   ("pass@k", "After the last step, of eval.samples samples a problem, mean over the seeds."),
   ("entropy", "Of a token in nats, over the last quarter of the steps, mean over the seeds."),
   ("passes", "Passes over a rollout, each of learner.minibatches updates, mean."),
-  ("peak MB", "Highest resident memory of the process, mean over the seeds."),
+  ("peak MB", "Highest resident memory of the process, least of the seeds: compiling needs more."),
   ("seconds", "Of the whole run with evaluation and compilation, median over the seeds."),
   ("tokens", "Completion tokens sampled in the whole run, mean over the seeds."),
 )
@@ -232,7 +255,7 @@ def cells(arm: Arm, tokens: float) -> list[str]:
   if not arm.runs:
     return texts + ["-"] * (len(COLUMNS) - len(texts))
   start = np.mean([run.accuracy[0] for run in arm.runs])
-  memory = np.mean([run.memory_mb for run in arm.runs])
+  memory = np.min([run.memory_mb for run in arm.runs])
   solved = np.mean([run.pass_at_k for run in arm.runs])
   entropy = np.mean([run.entropy for run in arm.runs])
   return [

@@ -159,6 +159,45 @@ def test_runs_of_an_arm_that_are_not_alike_are_told_of(config, workdir):
   ]
 
 
+def described(path, settings, inputs):
+  path.mkdir(parents=True)
+  (path / "config.json").write_text(json.dumps(settings))
+  (path / "inputs.json").write_text(json.dumps(inputs))
+  return path
+
+
+def test_what_a_run_reads_from_its_own_first_run_makes_none_unlike(tmp_path):
+  runs = [
+    described(
+      tmp_path / f"a/0.1/{seed}",
+      {"init_from": f"runs/all/a/0.1/{seed}/first", "steps": 3},
+      {"init_from/model.safetensors": f"sum {seed}", "code": "c"},
+    )
+    for seed in (0, 1)
+  ]
+  assert comparison.unlike(runs) == []
+  other = described(tmp_path / "a/0.1/2", {"init_from": "elsewhere", "steps": 3}, {"code": "c"})
+  assert comparison.unlike([*runs, other]) == ["init_from"]
+
+
+def test_a_run_in_which_the_code_has_changed_is_unlike_the_others(tmp_path):
+  one, two = (
+    described(tmp_path / f"a/0.1/{seed}", {}, {"code": "new", "data": "d"}) for seed in (0, 1)
+  )
+  (two / "inputs-until-20.json").write_text('{"code": "new", "data": "d"}')
+  assert comparison.unlike([one, two]) == []
+  (two / "inputs-until-30.json").write_text('{"code": "old", "data": "d"}')
+  assert comparison.unlike([one, two]) == ["code"]
+
+
+def test_the_memory_of_an_arm_is_that_of_the_run_that_compiled_least(tmp_path):
+  runs = [comparison.read(online(tmp_path / f"a/0.1/{s}", [10], [0.1, 0.2])) for s in range(3)]
+  runs = [run._replace(memory_mb=mb) for run, mb in zip(runs, (1378.0, 883.0, 1032.0))]
+  arm = comparison.Arm("a", 0.1, False, runs, 0)
+  line = dict(zip([name for name, _ in comparison.COLUMNS], comparison.cells(arm, 10)))
+  assert line["peak MB"] == "883"
+
+
 def test_the_memory_of_a_run_that_was_removed_is_not_counted(config, workdir):
   config.lrs = (0.001,)
   assert run_all(config, workdir)

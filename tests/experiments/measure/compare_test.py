@@ -249,6 +249,7 @@ def test_bad_input_is_one_line(program, tmp_path):
       {"arms": (("grpo", "grpo", "loop=iterative", "iterative.reward_model=/no/where"),)},
       "iterative.reward_model='/no/where': no such folder",
     ),
+    ("eval.problems=0", {}, "eval.problems=0: accuracies are compared; use at least 1"),
   ],
 )
 def test_settings_of_all_arms_are_checked_before_the_first_run(name, change, message, capfd):
@@ -260,6 +261,15 @@ def test_settings_of_all_arms_are_checked_before_the_first_run(name, change, mes
   assert ended.value.code == 2
   err = capfd.readouterr().err
   assert err.count("\n") == 1 and message in err
+
+
+def test_damaged_settings_of_a_run_are_named(config, workdir, capsys):
+  run = jobs.next_job(config, workdir)
+  run.folder.mkdir(parents=True)
+  (run.folder / "settings.json").touch()
+  with pytest.raises(SystemExit):
+    jobs.next_job(config, workdir)
+  assert f"{run.folder}/settings.json is damaged; remove it" in capsys.readouterr().err
 
 
 def test_everything_is_run_once(config, workdir, capsys):
