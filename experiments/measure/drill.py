@@ -57,8 +57,9 @@ def differences(whole: dict[str, Any], other: dict[str, Any]) -> list[str]:
   return [name for name in whole if whole[name] != other[name]]
 
 
-def start(command: list[str], log: pathlib.Path, seconds: float | None) -> int:
-  """Runs a command, kills it after so many seconds (None: never), and returns its exit code.
+def start(command: list[str], log: pathlib.Path, seconds: float | None) -> tuple[int, float | None]:
+  """Runs a command, kills it after so many seconds (None: never), and returns its exit code and
+  after how many seconds it was killed here; None: it was not.
 
   Its output is the whole of the file `log`.
   """
@@ -67,10 +68,10 @@ def start(command: list[str], log: pathlib.Path, seconds: float | None) -> int:
       command, stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT
     )
     try:
-      return child.wait(seconds)
+      return child.wait(seconds), None
     except subprocess.TimeoutExpired:
       child.kill()
-      return child.wait()
+      return child.wait(), seconds
     except BaseException:
       child.kill()
       raise
@@ -105,7 +106,7 @@ def drill(folder: pathlib.Path, kills: int, seed: int, rest: list[str]) -> list[
   for _ in range(2):  # the second has its programs compiled, like the killed runs
     shutil.rmtree(folder / "whole", ignore_errors=True)
     begun = time.monotonic()
-    if code := start([*command, f"--workdir={folder / 'whole'}"], log, None):
+    if code := start([*command, f"--workdir={folder / 'whole'}"], log, None)[0]:
       arguments.fail(
         f"the run ended with code {code}: "
         f"{log.read_text(errors='replace').strip().splitlines()[-1:]}",
@@ -119,9 +120,9 @@ def drill(folder: pathlib.Path, kills: int, seed: int, rest: list[str]) -> list[
   with Progress(kills, 0) as progress:
     while len(records) < kills or killed.exists():
       after = moments.uniform(EARLIEST, 1.0) * seconds if len(records) < kills else None
-      code = start([*command, f"--workdir={killed}"], log, after)
-      if code == -signal.SIGKILL:
-        record = {"run": runs, "after_s": round(after, 2), "doing": doing(log)}
+      code, killed_after = start([*command, f"--workdir={killed}"], log, after)
+      if killed_after is not None and code == -signal.SIGKILL:
+        record = {"run": runs, "after_s": round(killed_after, 2), "doing": doing(log)}
         records.append(record | {"steps": steps(killed)})
       elif code:
         end = log.read_text(errors="replace").strip()[-300:]
@@ -169,9 +170,15 @@ def main() -> None:
     values.workdir = storage.expanded("--workdir", values.workdir)
     storage.check_disk("--workdir", values.workdir, "a drill kills runs in a folder of a disk")
   folder = pathlib.Path(values.workdir).absolute()
-  if folder.exists() and any(folder.iterdir()):
+  try:
+    folder.mkdir(parents=True, exist_ok=True)
+    empty = not any(folder.iterdir())
+  except OSError as error:
+    arguments.fail(
+      f"--workdir={values.workdir}: cannot be made ({error.strerror}); use another folder"
+    )
+  if not empty:
     arguments.fail(f"--workdir={values.workdir}: is not empty; give a new folder")
-  folder.mkdir(parents=True, exist_ok=True)
   records = drill(folder, values.kills, values.seed, rest)
   report = {"command": rest, "kills": records}
   (folder / "drill.json").write_text(json.dumps(report, indent=2) + "\n")

@@ -2,6 +2,7 @@
 
 import json
 import shutil
+import signal
 
 import pytest
 
@@ -91,6 +92,14 @@ def test_what_a_run_was_doing(tmp_path):
     assert drill.doing(log) == what
 
 
+def test_only_what_is_killed_here_counts_as_killed(tmp_path):
+  """A process that runs out of memory ends by the same signal."""
+  log = tmp_path / "log.txt"
+  assert drill.start(["sleep", "60"], log, 0.1) == (-signal.SIGKILL, 0.1)
+  assert drill.start(["sh", "-c", "kill -9 $$"], log, 60) == (-signal.SIGKILL, None)
+  assert drill.start(["true"], log, None) == (0, None)
+
+
 @pytest.mark.parametrize(
   ("args", "message"),
   [
@@ -102,6 +111,7 @@ def test_what_a_run_was_doing(tmp_path):
     (["-config=x.py", "--workdir", "FULL"], "is not empty; give a new folder"),
     (["--workdir=WORK", "--config=x.py", "--kills=0"], "--kills=0: at least 1"),
     (["--workdir=FULL", "--config=x.py"], "is not empty; give a new folder"),
+    (["--workdir=FULL/mine", "--config=x.py"], "full/mine: cannot be made (File exists); use"),
   ],
 )
 def test_bad_input_is_one_line(program, tmp_path, args, message):
