@@ -47,12 +47,11 @@ def main(argv: list[str]) -> None:
       time.sleep(every)
 
 
-def check(folders: list[str]) -> None:
-  """Refuses what are no folders of runs."""
+def check(folders: list[str], example: str = "experiments.report runs/one runs/two") -> None:
+  """Refuses what are no folders of runs; `example` is a module that takes them, and two."""
   if not 1 <= len(folders) <= MOST:
     raise SettingError(
-      f"DIR: {len(folders)} folders; give 1 to {MOST} folders of runs, as in python -m "
-      "experiments.report runs/one runs/two"
+      f"DIR: {len(folders)} folders; give 1 to {MOST} folders of runs, as in python -m {example}"
     )
   for folder in folders:
     storage.check("DIR", folder)

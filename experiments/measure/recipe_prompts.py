@@ -46,6 +46,14 @@ def lines(experiment: "Experiment") -> Iterator[str]:
   data = experiment.data
   if data.chat:
     raise SettingError("data.chat=True: the prompts are written as plain text; use data.chat=False")
+  for name, value, plain in (
+    ("data.redraw", data.redraw, 1.0),
+    ("sampler.carry", experiment.sampler.carry, 0),
+  ):
+    if value != plain:
+      raise SettingError(
+        f"{name}={value}: the order of the prompts follows from the samples; use {plain}"
+      )
   shown = shots.shown(experiment.train_data[0], data.shots, data.template)
   batches = build.batches(experiment, build.model(experiment))
   for _ in range(experiment.steps):

@@ -4,8 +4,8 @@
       runs/guess_0 runs/guess_1 runs/guess_2 runs/calculator_0 runs/calculator_1
 
 The name of a folder is a task and a seed; there is a panel for each task, with a colour for each
-seed. Lines are the mean reward of the samples that a step learns from, as a moving average. Dots
-are the greedy accuracy on the test split.
+seed. Lines are the mean reward of all samples of a step, as a moving average. Dots are the greedy
+accuracy on the test split.
 """
 
 import functools
@@ -54,7 +54,9 @@ def draw(folders: list[str], out: storage.Path) -> None:
       if not len(steps):
         raise SettingError(f"{folder}: its metrics.jsonl has no reward/mean, the line of a run")
       window = max(1, len(steps) // WINDOW)
-      panel.plot(steps, plots.smooth(rewards, window), color=color, label=f"seed {seed}")
+      marker = "" if len(steps) > 1 else "_"  # a line needs two points
+      smooth = plots.smooth(rewards, window)
+      panel.plot(steps, smooth, color=color, marker=marker, label=f"seed {seed}")
       panel.plot(*panels.series(lines, "eval/accuracy"), "o", color=color, markersize=4)
     panel.set_title(task.replace("_", " "), parse_math=False)
     panel.set(xlabel="step")
@@ -72,8 +74,8 @@ def main(argv: list[str]) -> None:
   with arguments.one_line_errors():
     if not flags.FLAGS.out:
       raise SettingError("--out is missing: the file of the picture, as in --out=seeds.png")
-    report.check(argv[1:])
-    storage.check_file("--out", flags.FLAGS.out, ".png")
+    report.check(argv[1:], "experiments.measure.seeds runs/guess_0 runs/guess_1")
+    storage.check_file("--out", flags.FLAGS.out, ".png", new=True)
     draw(argv[1:], storage.place(flags.FLAGS.out))
   print(flags.FLAGS.out)
 

@@ -111,7 +111,7 @@ def row_config(path: str, overrides: dict[str, Any], row: str) -> ConfigDict:
   separator = "," if ":" in path else ":"
   asked = f"{path}{separator}objective={preset}"
   config = config_files.load(asked + (",teacher=its own start" if teacher else ""))
-  config.update_from_flattened_dict(overrides | changes)
+  config.update_from_flattened_dict(changes | overrides)
   if teacher:  # has the weights that the policy starts from
     config.update_from_flattened_dict({teacher: config.init_from})
   sections.check(config)

@@ -124,7 +124,7 @@ const percent = x => x === undefined || x === null ? "" : (100 * x).toFixed(1) +
 function results() {
   const facts = {
     "steps": run => whole(run.step.at(-1) ?? 0),
-    "hours": run => short(run.hours.at(-1) ?? 0),
+    "hours": run => short(run.result?.wall_s ? run.result.wall_s / 3600 : run.hours.at(-1) ?? 0),
     "million tokens": run => short(run.tokens.at(-1) ?? 0),
     "reward at the end": run => last(run, "reward/mean") === undefined ? "" : short(last(run, "reward/mean")),
     // a result has none where other problems were tested at the end

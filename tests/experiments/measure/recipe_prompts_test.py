@@ -35,6 +35,14 @@ def test_a_file_that_is_there_is_refused_before_anything_is_read(tmp_path, monke
   assert there.read_text() == "mine"
 
 
+@pytest.mark.parametrize(("name", "value"), [("data.redraw", 0.2), ("sampler.carry", 8)])
+def test_an_order_that_samples_decide_is_refused(name, value):
+  c = arithmetic.get_config()
+  c.update_from_flattened_dict({name: value})
+  with pytest.raises(SettingError, match=f"{name}={value}: the order of the prompts follows from"):
+    next(recipe_prompts.lines(make(c)))
+
+
 def test_chats_are_refused():
   c = arithmetic.get_config()
   c.data.chat = True

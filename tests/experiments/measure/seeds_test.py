@@ -28,6 +28,24 @@ def test_a_picture_of_another_kind_is_refused(tmp_path, monkeypatch, capsys):
   assert "seeds.xyz': use a name that ends with .png" in capsys.readouterr().err
 
 
+def test_a_file_that_is_there_is_kept(tmp_path, monkeypatch, capsys):
+  folder, there = tmp_path / "guess_0", tmp_path / "mine.png"
+  folder.mkdir()
+  (folder / "metrics.jsonl").touch()
+  there.write_text("mine")
+  monkeypatch.setattr(flags, "FLAGS", type("Values", (), {"out": str(there)}))
+  with pytest.raises(SystemExit):
+    seeds.main(["seeds", str(folder)])
+  assert "mine.png': is there already" in capsys.readouterr().err and there.read_text() == "mine"
+
+
+def test_without_folders_the_error_names_this_program(tmp_path, monkeypatch, capsys):
+  monkeypatch.setattr(flags, "FLAGS", type("Values", (), {"out": f"{tmp_path}/seeds.png"}))
+  with pytest.raises(SystemExit):
+    seeds.main(["seeds"])
+  assert "python -m experiments.measure.seeds runs/guess_0" in capsys.readouterr().err
+
+
 def test_a_run_without_rewards_is_refused(tmp_path):
   pytest.importorskip("matplotlib")
   folder = tmp_path / "sft_0"

@@ -40,6 +40,11 @@ def test_every_row_has_a_config_that_a_run_would_have(row):
     assert c[section][last] == value
 
 
+def test_an_override_holds_for_every_row():
+  for row in ("cispo", "areal"):
+    assert costs.row_config(FILE, TINY | {"learner.mu": 8}, row).learner.mu == 8
+
+
 @pytest.mark.parametrize(
   ("row", "passes", "trees"),
   [
