@@ -1,11 +1,11 @@
 """Draws runs of several seeds side by side: what they solve, over their steps.
 
-    python -m experiments.measure.seeds --out=docs/turns.png \\
+    python -m experiments.measure.seeds --out=runs/turns.png \\
       runs/guess_0 runs/guess_1 runs/guess_2 runs/calculator_0 runs/calculator_1
 
 The name of a folder is a task and a seed; there is a panel for each task, with a colour for each
-seed. Lines are the mean reward of all samples of a step, as a moving average. Dots are the greedy
-accuracy on the test split.
+seed. Lines are the mean reward of all samples of a step, as a moving average (a dash where there is
+but one step). Dots are the greedy accuracy on the test split.
 """
 
 import functools

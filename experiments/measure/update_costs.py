@@ -20,6 +20,7 @@ among the passes, and not in the seconds of one.
 import functools
 import pathlib
 import statistics
+import sys
 import time
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
@@ -107,7 +108,9 @@ def row_config(path: str, overrides: dict[str, Any], row: str) -> ConfigDict:
     row: one of ROWS.
   """
   preset, changes = VARIANTS.get(row, (row, {}))
-  teacher = registry.objective(presets.PRESETS[preset][0]).teacher
+  module, of_row = presets.PRESETS[preset]
+  # a teacher with prompts of its own is what the policy was
+  teacher = "" if "reference.prompt" in of_row else registry.objective(module).teacher
   separator = "," if ":" in path else ":"
   asked = f"{path}{separator}objective={preset}"
   config = config_files.load(asked + (",teacher=its own start" if teacher else ""))
@@ -166,10 +169,14 @@ def as_pairs(batch: HostRollouts) -> HostRollouts:
   return type(batch)(prompts=repeated, **fields)
 
 
+def _warn(_: str, text: str) -> None:
+  print(f"warning: {text}", file=sys.stderr)
+
+
 def learned_from(experiment: Experiment, drawn: Drawn) -> HostRollouts:
   """Returns the batch as the data that the experiment's objective learns from."""
   if experiment.source == "live":
-    asked, _ = teacher_prompts.ask(experiment, *drawn, lambda _, text: print(f"warning: {text}"))
+    asked, _ = teacher_prompts.ask(experiment, *drawn, _warn)
     return rollouts.to_host(asked.rollouts)
   written = common.written(drawn.batch.rollouts)
   return as_pairs(written) if experiment.source == "pairs" else written

@@ -131,25 +131,37 @@ def unlike(folders: Sequence[storage.Path]) -> list[str]:
 def described(path: storage.Path) -> dict[str, str]:
   """Returns the settings and inputs of a run by their names, as JSON; its own folder is "".
 
-  An input that has changed in the run is CHANGED.
+  An input that has changed in the run is CHANGED; what is read from its own folder is left out.
   """
   folder = "/".join(path.parts[-3:])
   config = sections.flat(json.loads((path / "config.json").read_text()))
   settings = {name: json.dumps(value) for name, value in config.items()}
   from_there = [name for name, value in settings.items() if f"{folder}/" in value]
-  inputs: dict[str, str] = {}
-  if (path / "inputs.json").exists():
-    inputs = json.loads((path / "inputs.json").read_text())
-  for before in sorted(path.glob("inputs-until-*.json")):
-    for name, value in json.loads(before.read_text()).items():
-      if inputs.get(name, value) != value:
-        inputs[name] = CHANGED
+  for models in ("rewards.outcome_models", "rewards.process_models"):
+    rows = config.get(models) or ()
+    from_there += [f"rewards.{name}" for name, place, *_ in rows if f"{folder}/" in place]
+  now, found = _inputs(path / "inputs.json"), {}
+  for file in path.glob("inputs-until-*.json"):
+    before = _inputs(file)
+    for name in before.keys() | now.keys():
+      of_both = name in before and name in now
+      if before.get(name) != now.get(name) and (of_both or not name.startswith("code of ")):
+        found[name] = CHANGED
   inputs = {
     name: value
-    for name, value in inputs.items()
+    for name, value in (now | found).items()
     if not any(name.startswith((f"{setting}/", f"{setting} ")) for setting in from_there)
   }
   return {name: value.replace(folder, "") for name, value in settings.items()} | inputs
+
+
+def _inputs(file: storage.Path) -> dict[str, str]:
+  """Returns what a run has noted of its inputs; {} without a file, or one that is damaged."""
+  try:
+    found = json.loads(file.read_text()) if file.exists() else {}
+  except (ValueError, RecursionError):
+    found = None
+  return found if isinstance(found, dict) else {file.name: "damaged"}
 
 
 def tuning(

@@ -180,14 +180,35 @@ def test_what_a_run_reads_from_its_own_first_run_makes_none_unlike(tmp_path):
   assert comparison.unlike([*runs, other]) == ["init_from"]
 
 
+def test_nor_does_a_reward_model_that_its_first_run_has_made(tmp_path):
+  runs = [
+    described(
+      tmp_path / f"a/0.1/{seed}",
+      {"rewards": {"process_models": [["judge", f"runs/a/0.1/{seed}/first", 1.0]]}},
+      {"rewards.judge/model.safetensors": f"sum {seed}"},
+    )
+    for seed in (0, 1)
+  ]
+  assert comparison.unlike(runs) == []
+
+
 def test_a_run_in_which_the_code_has_changed_is_unlike_the_others(tmp_path):
   one, two = (
     described(tmp_path / f"a/0.1/{seed}", {}, {"code": "new", "data": "d"}) for seed in (0, 1)
   )
   (two / "inputs-until-20.json").write_text('{"code": "new", "data": "d"}')
   assert comparison.unlike([one, two]) == []
-  (two / "inputs-until-30.json").write_text('{"code": "old", "data": "d"}')
+  (two / "inputs-until-30.json").write_text('{"code": "old", "data": "d", "code of gone.py": "x"}')
   assert comparison.unlike([one, two]) == ["code"]
+  (two / "inputs-until-30.json").write_text('{"code": "new", "data": "d", "weights": "w"}')
+  assert comparison.unlike([one, two]) == ["weights"]
+
+
+@pytest.mark.parametrize("text", ["{", "[]"])
+def test_damaged_inputs_of_a_run_are_told_of(tmp_path, text):
+  one, two = (described(tmp_path / f"a/0.1/{seed}", {}, {}) for seed in (0, 1))
+  (two / "inputs-until-20.json").write_text(text)
+  assert comparison.unlike([one, two]) == ["inputs-until-20.json"]
 
 
 def test_the_memory_of_an_arm_is_that_of_the_run_that_compiled_least(tmp_path):

@@ -148,6 +148,10 @@ def test_a_run_is_drawn_and_read_point_by_point(tmp_path):
   assert found["tip"] == "step 2mean: 0.7"
   assert found["cells"][1:] == ["2", "0.04", "3", "0.7", "25.0%", "25.0%", "not finished"]
   assert "it is slow" in found["warned"]
+  (tmp_path / "run" / "result.json").write_text('{"wall_s": 360.0, "steps": 5}')
+  hours = "return document.querySelectorAll('table')[0].querySelectorAll('td')[2].textContent;"
+  # with its start and what came after the last step
+  assert browser.ask(page(tmp_path / "run"), hours, tmp_path) == "0.1"
 
 
 @browser.needed

@@ -62,6 +62,9 @@ def test_lengths_are_mixed_slots_are_not_refilled_and_no_step_that_compiles_coun
   )
   # of two steps that compiled, the median is at least half of it
   assert 4 * found["step_s"] < found["compile_s"]
+  # the products between the steps are programs, too, and not counted
+  more = benchmark.measure(benchmarks.get_config(mixed.replace("steps=2", "steps=4")))
+  assert "steps=2" in mixed and more["programs"] <= found["programs"]
 
 
 def test_a_setting_that_is_refused_is_one_line(monkeypatch, capsys):

@@ -3,6 +3,7 @@ page says.
 """
 
 import dataclasses
+import errno
 import html.parser
 import importlib
 import io
@@ -270,6 +271,20 @@ def test_damaged_settings_of_a_run_are_named(config, workdir, capsys):
   with pytest.raises(SystemExit):
     jobs.next_job(config, workdir)
   assert f"{run.folder}/settings.json is damaged; remove it" in capsys.readouterr().err
+
+
+def test_a_folder_that_cannot_be_written_is_one_line(config, workdir, monkeypatch, capsys):
+  """As when somebody else's comparison is drawn."""
+
+  def refuse(path, content):
+    raise OSError(errno.EROFS, "Read-only file system", str(path))
+
+  monkeypatch.setattr(compare.storage, "write", refuse)
+  with pytest.raises(SystemExit) as ended:
+    compare.draw(config, workdir)
+  assert ended.value.code == 2
+  said = f"error: --workdir={workdir}: cannot be written to (Read-only file system)\n"
+  assert capsys.readouterr().err == said
 
 
 def test_everything_is_run_once(config, workdir, capsys):

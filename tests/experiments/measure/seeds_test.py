@@ -63,17 +63,19 @@ def test_a_panel_for_each_task_with_the_numbers_of_each_seed(tmp_path, monkeypat
     "guess_0": (0.1, 0.4),
     "guess_1": (0.3, 0.2),
     "other_0": (1.0, 1.0),
+    "short_0": (0.5,),
   }.items():
     folder = tmp_path / name
     folder.mkdir()
     lines = [{"step": 0, "eval/accuracy": rewards[0] / 2}]
     lines += [{"step": i + 1, "reward/mean": reward} for i, reward in enumerate(rewards)]
     (folder / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
-  drawn = []
+  drawn, markers = [], []
   plot = matplotlib.axes.Axes.plot
 
   def noted(axes, x, y, *more, **options):
     drawn.append((list(x), list(y)))
+    markers.append(options.get("marker"))
     return plot(axes, x, y, *more, **options)
 
   monkeypatch.setattr(matplotlib.axes.Axes, "plot", noted)
@@ -85,5 +87,8 @@ def test_a_panel_for_each_task_with_the_numbers_of_each_seed(tmp_path, monkeypat
     ([0], [0.15]),
     ([1, 2], [1, 1]),
     ([0], [0.5]),
+    ([1], [0.5]),
+    ([0], [0.25]),
   ]
+  assert markers[::2] == ["", "", "", "_"]  # a line of one point would not be seen
   assert (tmp_path / "seeds.png").stat().st_size > 10_000
