@@ -1,7 +1,9 @@
 """The benchmark: what it counts, what it prints, and what it asks of peers."""
 
 import sys
+import types
 
+import jax
 import numpy as np
 import pytest
 from absl import flags
@@ -12,6 +14,7 @@ from experiments.measure import benchmark, benchmarks, peer_commands
 from grpo_jax.config import kinds
 from grpo_jax.errors import SettingError
 from grpo_jax.models import variants
+from grpo_jax.run import writer
 
 KEYS = """generate_s learn_s step_s completion_tokens tok_per_s_generate tok_per_s_step peak_rss_gb matmul_gflops
 generate_of_limit generate_of_bandwidth learn_of_limit copy_gb_per_s slot_use padding_fraction""".split()
@@ -62,9 +65,31 @@ def test_lengths_are_mixed_slots_are_not_refilled_and_no_step_that_compiles_coun
   )
   # of two steps that compiled, the median is at least half of it
   assert 4 * found["step_s"] < found["compile_s"]
-  # the products between the steps are programs, too, and not counted
-  more = benchmark.measure(benchmarks.get_config(mixed.replace("steps=2", "steps=4")))
-  assert "steps=2" in mixed and more["programs"] <= found["programs"]
+
+
+def test_the_programs_of_the_machines_rate_are_not_counted(monkeypatch):
+  """The product between two steps is compiled, too."""
+
+  def compiles(count):
+    for _ in range(count):
+      jax.monitoring.record_event_duration_secs(writer.COMPILED, 2.0)
+
+  def one_step(workload, state, i):
+    compiles(3 if i == 0 else 0)
+    return state, i
+
+  def rate(dtype=None):
+    compiles(1)
+    return 1.0
+
+  empty = types.SimpleNamespace(base=None, params=None)
+  monkeypatch.setattr(benchmark, "make_workload", lambda config: (empty, empty))
+  monkeypatch.setattr(benchmark, "one_step", one_step)
+  monkeypatch.setattr(benchmark.rates, "matmul_rate", rate)
+  monkeypatch.setattr(benchmark.rates, "copy_rate", rate)
+  monkeypatch.setattr(benchmark, "summary", lambda config, steps, *rates: {"steps": steps})
+  found = benchmark.measure(benchmarks.get_config(TINY))
+  assert found["steps"] == [1, 2] and found["programs"] == 3 and found["compile_s"] == 6.0
 
 
 def test_a_setting_that_is_refused_is_one_line(monkeypatch, capsys):
