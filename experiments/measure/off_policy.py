@@ -42,7 +42,8 @@ ARMS: dict[str, tuple[str, ...]] = {
   "kimi": ("kimi",),
   "tpo": ("tpo",),
   "target_prob": ("target_prob",),
-  "rpg": ("rpg", "objective.beta=0.0"),
+  "kl_loss": ("grpo", "objective.beta=0.01"),
+  "rpg": ("rpg",),  # has that weight, too; without a KL it is grpo
   "kl_cov": ("kl_cov",),
   "v32_mask": ("v32_mask",),
   # A sampler that rounds as much as it can, and what corrects for it.
@@ -56,7 +57,8 @@ QUESTIONS = (
   ("Clips of the ratio", ("grpo", "clip_higher", "unclipped", "gspo", "gmpo")),
   ("Capped and gated weights", ("grpo", "cispo", "scale_rl", "sapo", "vespo")),
   ("Other ways to stay near", ("grpo", "dppo", "kimi", "kl_cov", "v32_mask")),
-  ("Targets, and the KL's own gradient", ("grpo", "tpo", "target_prob", "rpg")),
+  ("Targets", ("grpo", "tpo", "target_prob")),
+  ("A KL in the loss, and with its own gradient", ("grpo", "kl_loss", "rpg")),
   (
     "A sampler that rounds",
     ("grpo", "rounded", "rounded_tis", "rounded_mis", "rounded_icepop"),
