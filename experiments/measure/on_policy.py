@@ -9,7 +9,7 @@ is worth.
 
     :arms=grpo+maxrl    only these arms; the whole comparison uses their runs, too
 
-What nine of them gave is in docs/results.md, "Hard problems: what a rare success is worth".
+What they gave is in docs/results.md, "Hard problems: what a rare success is worth".
 """
 
 from ml_collections import ConfigDict
