@@ -73,19 +73,25 @@ def test_the_mean_of_passes_is_read(tmp_path):
 
 def test_what_is_left_of_the_policy_is_read(tmp_path):
   """Reads pass@k after the last step, and the entropy of the last quarter of the steps."""
-  rows = [{"step": 0, "eval/accuracy": 0.1, "eval/pass@4": 0.5}]
+  rows = [{"step": 0, "eval/accuracy": 0.1, "eval/pass@1": 0.2, "eval/pass@4": 0.5}]
   rows += [{"step": s, "tokens": 1, "loss": 0.0, "entropy": 1.0 / s} for s in range(1, 9)]
-  rows += [{"step": 8, "eval/accuracy": 0.3, "eval/pass@4": 0.7}]
+  rows += [{"step": 8, "eval/accuracy": 0.3, "eval/pass@1": 0.4, "eval/pass@4": 0.7}]
   config = {"loop": "online", "eval": {"samples": 4}}
   run = comparison.read(made_up(tmp_path / "a/0.1/0", rows, config, 0.3))
-  assert run.pass_at_k == 0.7 and run.entropy == pytest.approx((1 / 7 + 1 / 8) / 2)
+  assert (run.pass_at_1, run.pass_at_k) == (0.4, 0.7) and run.entropy == pytest.approx(
+    (1 / 7 + 1 / 8) / 2
+  )
   (arm,) = comparison.finished_arms(tmp_path, ("a",), (0.1,), (), (0,))
   line = dict(zip([name for name, _ in comparison.COLUMNS], comparison.cells(arm, 8)))
   assert (line["pass@k"], line["entropy"], line["passes"]) == ("70.0%", "0.134", "1")
+  assert line["pass@1"] == "40.0%"
+  two = arm._replace(runs=[run, run._replace(pass_at_1=0.5)])
+  line = dict(zip([name for name, _ in comparison.COLUMNS], comparison.cells(two, 8)))
+  assert line["pass@1"] == "45.0% ± 7.1"
   without = comparison.read(online(tmp_path / "b", [10], [0.1, 0.2]))
-  assert np.isnan(without.pass_at_k) and np.isnan(without.entropy)
+  assert np.isnan(without.pass_at_1) and np.isnan(without.pass_at_k) and np.isnan(without.entropy)
   line = comparison.cells(comparison.Arm("b", 0.1, False, [without], 0), 10)
-  assert len(line) == len(comparison.COLUMNS) and line[6:8] == ["-", "-"]
+  assert len(line) == len(comparison.COLUMNS) and line[6:9] == ["-", "-", "-"]
 
 
 def test_arms_are_compared_where_the_shortest_ends(tmp_path):
