@@ -6,7 +6,6 @@ The page is one file that needs no network. Its curves can be smoothed and read 
 those of several runs lie over one another.
 """
 
-import itertools
 import math
 import pathlib
 import re
@@ -39,7 +38,8 @@ def write(folders: Sequence[str], out: str, seconds: int = 0) -> storage.Path:
   """
   path = storage.place(out)
   runs = [read(storage.place(folder), SAMPLES // len(folders)) for folder in folders]
-  name_apart(runs)
+  for run, name in zip(runs, names_apart(folders)):
+    run["name"] = name
   # as a whole: a browser may be reading it
   storage.write(path, page(runs, glossary_of(GLOSSARY), seconds).encode(errors="replace"))
   return path
@@ -89,14 +89,23 @@ def end_of(folder: storage.Path) -> Json | None:
   return None if goes_on else result
 
 
-def name_apart(runs: Sequence[Json]) -> None:
-  """Adds a number to the names of runs that have the same."""
-  names = [run["name"] for run in runs]
-  for n, run in enumerate(runs):
-    if names.count(run["name"]) > 1:
-      numbered = (f"{run['name']} ({k})" for k in itertools.count(n + 1))
-      run["name"] = next(name for name in numbered if name not in names)
-      names.append(run["name"])
+def names_apart(folders: Sequence[str]) -> list[str]:
+  """Returns a name for each folder: its last part, or more of its path where several have the same.
+
+  Of a folder that is there twice it has a number.
+  """
+  titles = [storage.title(folder) for folder in folders]
+  paths = [pathlib.PurePath(storage.absolute(folder)).parts for folder in folders]
+  names, depth = titles, 1
+  while len(set(names)) < len(names) and depth < max(map(len, paths)):
+    depth += 1
+    names = [
+      "/".join(parts[-depth:]) if titles.count(title) > 1 else title
+      for title, parts in zip(titles, paths)
+    ]
+  if len(set(names)) < len(names):  # one folder twice
+    names = [f"{name} ({n})" for n, name in enumerate(titles, 1)]
+  return names
 
 
 def curves(lines: list[jsonl.Metrics]) -> Json:

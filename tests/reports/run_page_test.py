@@ -84,13 +84,22 @@ def test_panels_hold_what_some_run_has():
   ]
 
 
-def test_runs_of_one_name_are_told_apart():
-  runs = [{"name": name} for name in ("a", "b", "a")]
-  run_page.name_apart(runs)
-  assert [run["name"] for run in runs] == ["a (1)", "b", "a (3)"]
-  runs = [{"name": name} for name in ("a", "a", "a (2)", "a")]
-  run_page.name_apart(runs)
-  assert [run["name"] for run in runs] == ["a (1)", "a (3)", "a (2)", "a (4)"]
+@pytest.mark.parametrize(
+  ("folders", "names"),
+  [
+    (["runs/a", "other/b"], ["a", "b"]),
+    (["runs/a", "runs/b", "other/a"], ["runs/a", "b", "other/a"]),
+    # the runs of a comparison, of two arms and seeds
+    (
+      [f"all/{arm}/0.001/{seed}" for arm in ("grpo", "ppo") for seed in (0, 1)],
+      [f"{arm}/0.001/{seed}" for arm in ("grpo", "ppo") for seed in (0, 1)],
+    ),
+    (["gs://bucket/one/a", "gs://bucket/two/a"], ["one/a", "two/a"]),
+    (["runs/a", "runs/b", "runs/a"], ["a (1)", "b (2)", "a (3)"]),
+  ],
+)
+def test_runs_of_one_name_are_told_apart(folders, names):
+  assert run_page.names_apart(folders) == names
 
 
 def test_the_glossary_is_that_of_the_documentation(tmp_path):
