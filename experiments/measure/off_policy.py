@@ -10,7 +10,7 @@ rollout here: two passes in eight minibatches of two prompts.
     :updates=8          one pass
     :arms=grpo+cispo    only these arms; the whole comparison uses their runs, too
 
-What ten of them gave is in docs/results.md, "Sixteen updates on a rollout".
+What they gave is in docs/results.md, "Sixteen updates on a rollout" and after it.
 """
 
 from ml_collections import ConfigDict
