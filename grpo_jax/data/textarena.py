@@ -22,7 +22,7 @@ from grpo_jax.config import kinds
 from grpo_jax.errors import SettingError
 from grpo_jax.types import Example
 
-INSTALL = "pip install textarena -c constraints.txt"
+INSTALL = "pip install textarena==0.7.4 -c constraints.txt"
 
 RANGES: dict[str, kinds.Kind] = {
   "game": kinds.PATH,
