@@ -32,7 +32,7 @@ from experiments import arguments
 from experiments.progress import Progress
 from grpo_jax.config import sections, settings
 from grpo_jax.errors import GrpoError, SettingError
-from grpo_jax.io import storage
+from grpo_jax.io import inputs_file, storage
 from grpo_jax.reports import jsonl
 from grpo_jax.run import compile_cache, console, finished, logs, manifest, provenance, writer
 from grpo_jax.sandbox import model_folder
@@ -291,22 +291,22 @@ def _compiled(folder: str) -> tuple[str, str]:
 
 def depends_on(folder: str) -> Iterator[Line]:
   """Yields whether each thing that the run's numbers depend on is as it was recorded."""
-  from grpo_jax.distributed import inputs
 
   try:
-    recorded = model_folder.read_json(f"workdir={folder}", storage.place(folder), inputs.NAME)
+    recorded = model_folder.read_json(f"workdir={folder}", storage.place(folder), inputs_file.NAME)
   except GrpoError as error:
-    yield Line("damaged", inputs.NAME, str(error))
+    yield Line("damaged", inputs_file.NAME, str(error))
     return
   if recorded is None:
-    yield Line("unchecked", inputs.NAME, "is not there: the run is of before it was written")
+    yield Line("unchecked", inputs_file.NAME, "is not there: the run is of before it was written")
     return
   try:
     now = _now(folder, recorded)
   except Exception as error:  # a config that is damaged, a folder that cannot be read
-    yield Line("unchecked", inputs.NAME, f"what is there now is not known: {error}")
+    yield Line("unchecked", inputs_file.NAME, f"what is there now is not known: {error}")
     now = {}
-  for name in sorted(recorded | {name: "" for name in now if not name.startswith(inputs.CODE)}):
+  others = {name: "" for name in now if not name.startswith(inputs_file.CODE)}
+  for name in sorted(recorded | others):
     was, value = recorded.get(name), now.get(name)
     if was is None:
       yield Line("changed", name, f"was nothing, is {value}")
@@ -327,10 +327,10 @@ def _now(folder: str, recorded: dict[str, Any]) -> dict[str, str]:
   if config := _read_config(folder):
     values |= depends.of_folders(settings.Settings(**sections.typed(config)))
   for name in recorded.keys() - values.keys():
-    if name.startswith(inputs.CODE) and name.endswith(".py"):
-      values[name] = inputs.describe_file(name.removeprefix(inputs.CODE))
-    elif name.startswith(inputs.CODE):
-      if file := _module_file(name.removeprefix(inputs.CODE)):
+    if name.startswith(inputs_file.CODE) and name.endswith(".py"):
+      values[name] = inputs.describe_file(name.removeprefix(inputs_file.CODE))
+    elif name.startswith(inputs_file.CODE):
+      if file := _module_file(name.removeprefix(inputs_file.CODE)):
         values[name] = inputs.describe_file(file)
     elif "/" in name or name in ("data.path", "data.test_path", "offline.pairs", "offline.steps"):
       values[name] = ABSENT

@@ -37,7 +37,7 @@ from experiments.progress import Progress
 from grpo_jax.config import kinds, sections
 from grpo_jax.errors import SettingError
 from grpo_jax.io import storage
-from grpo_jax.reports import comparison, jsonl
+from grpo_jax.reports import comparison, comparison_page, jsonl
 from grpo_jax.run.reasons import reason
 
 # part of the message of a run that a signal stopped (run/signals.py)
@@ -255,10 +255,10 @@ def draw(config: ConfigDict, workdir: storage.Path) -> None:
     means = comparison.tuning(workdir, arm, *grid)
     tuned.append([arm, *("-" if mean is None else f"{100 * mean:.1f}%" for mean in means)])
   title = "Objectives at equal numbers of sampled tokens"
-  text = comparison.page(title, arms, paragraphs, curves(config, arms), tuned)
+  text = comparison_page.page(title, arms, paragraphs, curves(config, arms), tuned)
   try:
     storage.write(workdir / "compare.html", text.encode())
-    storage.write(workdir / "compare.md", comparison.markdown(arms, paragraphs).encode())
+    storage.write(workdir / "compare.md", comparison_page.markdown(arms, paragraphs).encode())
   except OSError as error:
     arguments.fail(f"--workdir={workdir}: cannot be written to ({reason(error)})")
   print(

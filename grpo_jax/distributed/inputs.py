@@ -30,11 +30,9 @@ from ml_collections import ConfigDict
 from grpo_jax.config import sections
 from grpo_jax.distributed import hosts
 from grpo_jax.errors import TrainingError
-from grpo_jax.io import storage
+from grpo_jax.io import inputs_file, storage
 
-NAME = "inputs.json"  # in a run's folder
 SAMPLES = "samples.npz"  # what an offline run has drawn, see loops/offline.py
-CODE = "code of "
 PACKAGES = (
   *("jax", "jaxlib", "flax", "optax", "numpy"),
   *("ml_dtypes", "grain", "tokenizers", "orbax-checkpoint"),
@@ -74,7 +72,7 @@ def describe_versions() -> dict[str, str]:
   folder = pathlib.Path(__file__).parents[1]
   files = sorted(folder.rglob("*.py"), key=str)
   code = b"".join(f"{file.relative_to(folder)}\0".encode() + file.read_bytes() for file in files)
-  return versions | {f"{CODE}grpo_jax": digest(code)}
+  return versions | {f"{inputs_file.CODE}grpo_jax": digest(code)}
 
 
 def describe_code(named: Mapping[str, str]) -> dict[str, str]:
@@ -84,11 +82,11 @@ def describe_code(named: Mapping[str, str]) -> dict[str, str]:
     named: the files that settings name: their digests when they were loaded, by those names.
       Modules that they imported are added; installed packages are left out.
   """
-  digests = {f"{CODE}{name}": text for name, text in named.items()}
+  digests = {f"{inputs_file.CODE}{name}": text for name, text in named.items()}
   for name, module in sorted(sys.modules.items()):
     file = getattr(module, "__file__", None)
     if isinstance(file, str) and file.endswith(".py") and _is_users(name, file):
-      digests.setdefault(f"{CODE}{name}", describe_file(file))
+      digests.setdefault(f"{inputs_file.CODE}{name}", describe_file(file))
   return digests
 
 
@@ -145,26 +143,13 @@ def described(example: object) -> str:
   return re.sub(r" at 0x[0-9a-f]+", "", repr(example))
 
 
-def differences(old: Mapping[str, str], new: Mapping[str, str]) -> list[str]:
-  """Returns the sorted names of the inputs that differ.
-
-  A file of code that only one side has is not reported: the file that imports it differs, too.
-  """
-  names = [
-    name
-    for name in old.keys() | new.keys()
-    if not name.startswith(CODE) or (name in old and name in new)
-  ]
-  return sorted(name for name in names if old.get(name) != new.get(name))
-
-
 def check_hosts(values: Mapping[str, str]) -> None:
   """Ends the run, with the same message on every process, if its hosts have different values."""
   if jax.process_count() == 1:
     return
   first, *others = hosts.gather(dict(values))
   for host, other in enumerate(others, 1):
-    if names := differences(first, other):
+    if names := inputs_file.differences(first, other):
       texts = [
         f"{name}: host 0 has {_excerpt(first.get(name), other.get(name))}, "
         f"host {host} has {_excerpt(other.get(name), first.get(name))}"
@@ -191,7 +176,7 @@ def record(workdir: str, values: Mapping[str, str], step: int | None) -> list[st
   """
   if jax.process_index() != 0:
     return []
-  path = storage.place(workdir) / NAME
+  path = storage.place(workdir) / inputs_file.NAME
   content = (json.dumps(dict(values), indent=2) + "\n").encode()
   with storage.run_errors(workdir), storage.as_os_errors():
     before = path.read_bytes() if path.is_file() else None
@@ -200,7 +185,7 @@ def record(workdir: str, values: Mapping[str, str], step: int | None) -> list[st
     lines = []
     if before is not None and (step is not None or path.with_name(SAMPLES).exists()):
       lines = _changes(before, values, step or 0)
-      kept = path.with_name(f"inputs-until-{step or 0}.json")
+      kept = path.with_name(inputs_file.until(step or 0))
       if lines and not kept.exists():  # it exists after a second change at the same step
         storage.write(kept, before)
     storage.write(path, content)
@@ -215,13 +200,13 @@ def _changes(before: bytes, values: Mapping[str, str], step: int) -> list[str]:
       raise ValueError("it holds no object")
   except (ValueError, RecursionError) as error:
     return [
-      f"{NAME} cannot be read ({error}), so it is not known what has changed since step {step} of "
-      "this run"
+      f"{inputs_file.NAME} cannot be read ({error}), so it is not known what has changed since "
+      f"step {step} of this run"
     ]
   return [
     f"{name} has changed since step {step} of this run: was "
     f"{_excerpt(old.get(name), values.get(name))}, is {_excerpt(values.get(name), old.get(name))}"
-    for name in differences(old, values)
+    for name in inputs_file.differences(old, values)
   ]
 
 

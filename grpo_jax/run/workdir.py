@@ -25,7 +25,7 @@ from grpo_jax.aliases import Json
 from grpo_jax.config import sections
 from grpo_jax.distributed import hosts, inputs
 from grpo_jax.errors import CheckpointError, SettingError, StorageError
-from grpo_jax.io import storage
+from grpo_jax.io import inputs_file, storage
 from grpo_jax.run import lock, logs, manifest
 from grpo_jax.run.reasons import reason
 
@@ -59,7 +59,7 @@ OWN_LOGS = ("metrics.jsonl", "metrics.crc", "samples.jsonl", "samples.crc")
 OWN_FOLDERS = ("model", "export", "adapter", "checkpoints")
 # The files that it writes besides its logs.
 OWN_FILES = (
-  inputs.NAME,
+  inputs_file.NAME,
   inputs.SAMPLES,
   manifest.NAME,
   "result.json",

@@ -12,6 +12,7 @@ import tiny_runs
 
 from grpo_jax.distributed import hosts, inputs
 from grpo_jax.errors import TrainingError
+from grpo_jax.io import inputs_file
 from grpo_jax.types import Example
 
 
@@ -84,8 +85,8 @@ def test_every_setting_has_its_dotted_name():
     and found["data.jsonl.question"] == "'question'"
     and found["seed"] == "0"
   )
-  assert inputs.differences(found, inputs.describe_settings(tiny_runs.config({}))) == []
-  assert inputs.differences(
+  assert inputs_file.differences(found, inputs.describe_settings(tiny_runs.config({}))) == []
+  assert inputs_file.differences(
     found, inputs.describe_settings(tiny_runs.config({"learner.lr": 1e-3}))
   ) == ["learner.lr"]
 

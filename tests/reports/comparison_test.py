@@ -7,7 +7,7 @@ import pytest
 from compare_test import calls, faked, run_all
 
 from experiments.measure import compare
-from grpo_jax.reports import comparison
+from grpo_jax.reports import comparison, comparison_page
 
 
 @pytest.fixture
@@ -82,16 +82,16 @@ def test_what_is_left_of_the_policy_is_read(tmp_path):
     (1 / 7 + 1 / 8) / 2
   )
   (arm,) = comparison.finished_arms(tmp_path, ("a",), (0.1,), (), (0,))
-  line = dict(zip([name for name, _ in comparison.COLUMNS], comparison.cells(arm, 8)))
+  line = dict(zip([name for name, _ in comparison_page.COLUMNS], comparison_page.cells(arm, 8)))
   assert (line["pass@k"], line["entropy"], line["passes"]) == ("70.0%", "0.134", "1")
   assert line["pass@1"] == "40.0%"
   two = arm._replace(runs=[run, run._replace(pass_at_1=0.5)])
-  line = dict(zip([name for name, _ in comparison.COLUMNS], comparison.cells(two, 8)))
+  line = dict(zip([name for name, _ in comparison_page.COLUMNS], comparison_page.cells(two, 8)))
   assert line["pass@1"] == "45.0% ± 7.1"
   without = comparison.read(online(tmp_path / "b", [10], [0.1, 0.2]))
   assert np.isnan(without.pass_at_1) and np.isnan(without.pass_at_k) and np.isnan(without.entropy)
-  line = comparison.cells(comparison.Arm("b", 0.1, False, [without], 0), 10)
-  assert len(line) == len(comparison.COLUMNS) and line[6:9] == ["-", "-", "-"]
+  line = comparison_page.cells(comparison.Arm("b", 0.1, False, [without], 0), 10)
+  assert len(line) == len(comparison_page.COLUMNS) and line[6:9] == ["-", "-", "-"]
 
 
 def test_arms_are_compared_where_the_shortest_ends(tmp_path):
@@ -102,7 +102,9 @@ def test_arms_are_compared_where_the_shortest_ends(tmp_path):
   assert comparison.budget(arms) == 150
   np.testing.assert_allclose(comparison.accuracies(arms[0], 150), [0.6, 0.44])
   np.testing.assert_allclose(comparison.accuracies(arms[1], 150), [0.4])
-  line = dict(zip([name for name, _ in comparison.COLUMNS], comparison.cells(arms[0], 150)))
+  line = dict(
+    zip([name for name, _ in comparison_page.COLUMNS], comparison_page.cells(arms[0], 150))
+  )
   assert (
     line["accuracy"] == "52.0% ± 11.3"
     and line["min to max"] == "44.0 to 60.0"
@@ -140,7 +142,7 @@ def test_a_run_that_diverged_counts_zero_and_is_not_begun_again(config, workdir)
   config.lrs, config.seeds = (1.0,), (0,)
   assert run_all(config, workdir)
   (arm,) = comparison.finished_arms(workdir, ("grpo",), (1.0,), (), (0,))
-  assert comparison.cells(arm, 0.0)[:4] == ["grpo", "1", "1, 1 diverged", "0.0%"]
+  assert comparison_page.cells(arm, 0.0)[:4] == ["grpo", "1", "1, 1 diverged", "0.0%"]
   compare.draw(config, workdir)
 
 
@@ -215,14 +217,6 @@ def test_damaged_inputs_of_a_run_are_told_of(tmp_path, text):
   one, two = (described(tmp_path / f"a/0.1/{seed}", {}, {}) for seed in (0, 1))
   (two / "inputs-until-20.json").write_text(text)
   assert comparison.unlike([one, two]) == ["inputs-until-20.json"]
-
-
-def test_the_memory_of_an_arm_is_that_of_the_run_that_compiled_least(tmp_path):
-  runs = [comparison.read(online(tmp_path / f"a/0.1/{s}", [10], [0.1, 0.2])) for s in range(3)]
-  runs = [run._replace(memory_mb=mb) for run, mb in zip(runs, (1378.0, 883.0, 1032.0))]
-  arm = comparison.Arm("a", 0.1, False, runs, 0)
-  line = dict(zip([name for name, _ in comparison.COLUMNS], comparison.cells(arm, 10)))
-  assert line["peak MB"] == "883"
 
 
 def test_the_memory_of_a_run_that_was_removed_is_not_counted(config, workdir):
