@@ -6,9 +6,8 @@ A decoder of 0.8 million parameters learns by SFT, in DIR/first, how such proble
 and how the calculator is called: `<<calc: 37 * 48>>`. Then it learns by GRPO from nothing but
 whether its final answer is right. A call ends a turn, and environments/calculator.py answers it.
 
-Hardware: two CPU cores; 15 to 20 minutes beside other work. Score to expect: a greedy
-accuracy of 75 to 93% after the SFT and of 84 to 96% after GRPO, samples 60 to 81% and 80 to 93%
-(three seeds).
+Hardware: two CPU cores; 15 to 20 minutes beside other work. Score to expect: greedy accuracy
+75 to 93% after the SFT and 84 to 96% after GRPO, samples 60 to 81% and 80 to 93% (three seeds).
 
     :without      the same problems and runs without the calculator: next to none is solved
     :objective=   a row of presets.py or a file of yours, as in arithmetic.py

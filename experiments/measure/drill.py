@@ -58,10 +58,12 @@ def differences(whole: dict[str, Any], other: dict[str, Any]) -> list[str]:
 
 
 def start(command: list[str], log: pathlib.Path, seconds: float | None) -> tuple[int, float | None]:
-  """Runs a command, kills it after so many seconds (None: never), and returns its exit code and
-  after how many seconds it was killed here; None: it was not.
+  """Runs a command and kills it after so many seconds (None: never).
 
   Its output is the whole of the file `log`.
+
+  Returns:
+    Its exit code, and the seconds after which it was killed here; None: it was not.
   """
   with open(log, "w") as output:
     child = subprocess.Popen(

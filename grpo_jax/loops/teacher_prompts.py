@@ -36,8 +36,9 @@ from grpo_jax.setup.experiment import Experiment
 from grpo_jax.types import Completion, Example, Prompts
 
 FIELDS = ("question", "solution", "success", "feedback")
-Warn = Callable[[str, str], None]  # `Writer.warn`: takes what it is about, and a text
 FIELD = re.compile(r"\{(" + "|".join(FIELDS) + r")\}")
+
+Warn = Callable[[str, str], None]  # `Writer.warn`: takes what it is about, and a text
 
 
 def check(experiment: Experiment) -> None:

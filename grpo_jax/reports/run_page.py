@@ -92,7 +92,7 @@ def end_of(folder: storage.Path) -> Json | None:
 def names_apart(folders: Sequence[str]) -> list[str]:
   """Returns a name for each folder: its last part, or more of its path where several have the same.
 
-  Of a folder that is there twice it has a number.
+  If a folder is given twice, all names are numbered.
   """
   titles = [storage.title(folder) for folder in folders]
   paths = [pathlib.PurePath(storage.absolute(folder)).parts for folder in folders]

@@ -155,7 +155,7 @@ def test_where_the_old_policy_sampled_decoupled_ppo_is_ppo():
 
 
 def test_before_the_policy_moves_decoupled_ppo_is_reinforce_weighed_by_w():
-  """Nothing is clipped, however far the sampler is."""
+  """Clips nothing, however far the sampler is."""
   batch, out = stale()
   out = cases.replace(out, logprobs=batch.old_logprobs)
   found = coefficients.gradient_coefficient(grpo.OBJECTIVE, out, batch, of_preset("tis"))

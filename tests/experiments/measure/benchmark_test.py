@@ -68,7 +68,7 @@ def test_lengths_are_mixed_slots_are_not_refilled_and_no_step_that_compiles_coun
 
 
 def test_the_programs_of_the_machines_rate_are_not_counted(monkeypatch):
-  """The product between two steps is compiled, too."""
+  """Leaves out the product between two steps, which is compiled, too."""
 
   def compiles(count):
     for _ in range(count):

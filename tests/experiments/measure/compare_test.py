@@ -274,7 +274,7 @@ def test_damaged_settings_of_a_run_are_named(config, workdir, capsys):
 
 
 def test_a_folder_that_cannot_be_written_is_one_line(config, workdir, monkeypatch, capsys):
-  """As when somebody else's comparison is drawn."""
+  """Says so where somebody else's comparison is drawn."""
 
   def refuse(path, content):
     raise OSError(errno.EROFS, "Read-only file system", str(path))

@@ -93,7 +93,7 @@ def test_what_a_run_was_doing(tmp_path):
 
 
 def test_only_what_is_killed_here_counts_as_killed(tmp_path):
-  """A process that runs out of memory ends by the same signal."""
+  """Tells its kill from that of a process that ran out of memory, by the same signal."""
   log = tmp_path / "log.txt"
   assert drill.start(["sleep", "60"], log, 0.1) == (-signal.SIGKILL, 0.1)
   assert drill.start(["sh", "-c", "kill -9 $$"], log, 60) == (-signal.SIGKILL, None)
