@@ -8,8 +8,11 @@ import numpy as np
 from grpo_jax.reports.comparison import Arm, accuracies, budget
 
 COLUMNS = (
-  ("arm", "The name in experiments/measure/comparisons.py."),
-  ("lr", "Chosen by the tuning seeds. *: at the edge of the grid, a better one may lie outside."),
+  ("arm", "The name in the file of --config."),
+  (
+    "lr",
+    "Of several, chosen by the tuning seeds. *: the grid ends here, a better one may lie outside.",
+  ),
   ("seeds", "Finished seeds that are shown."),
   ("accuracy", "Greedy, at the common number of tokens: mean ± standard deviation over the seeds."),
   ("min to max", "Over the seeds."),
