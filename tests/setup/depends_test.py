@@ -4,6 +4,7 @@ import pytest
 import tiny_runs
 
 from grpo_jax.distributed import inputs
+from grpo_jax.io import inputs_file
 from grpo_jax.setup import depends, modules
 from grpo_jax.setup.experiment import make
 
@@ -50,7 +51,7 @@ def test_what_each_setting_names_is_known_by_its_content(folder, changes, name):
   assert list(before) == [name]
   for file in folder.glob("*/config.json"):
     file.write_text("other")
-  assert inputs.differences(before, depends.of_folders(make(config))) == [name]
+  assert inputs_file.differences(before, depends.of_folders(make(config))) == [name]
 
 
 def test_a_run_is_known_by_its_model_and_its_last_checkpoint(tmp_path):
@@ -64,7 +65,7 @@ def test_a_run_is_known_by_its_model_and_its_last_checkpoint(tmp_path):
     and found["init_from checkpoint"] == "40"
   )
   (tmp_path / "checkpoints" / "60").mkdir()
-  assert inputs.differences(found, depends.of_folders(make(config))) == ["init_from checkpoint"]
+  assert inputs_file.differences(found, depends.of_folders(make(config))) == ["init_from checkpoint"]
 
 
 def test_nothing_named_is_nothing_to_compare():
