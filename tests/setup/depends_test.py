@@ -65,7 +65,9 @@ def test_a_run_is_known_by_its_model_and_its_last_checkpoint(tmp_path):
     and found["init_from checkpoint"] == "40"
   )
   (tmp_path / "checkpoints" / "60").mkdir()
-  assert inputs_file.differences(found, depends.of_folders(make(config))) == ["init_from checkpoint"]
+  assert inputs_file.differences(found, depends.of_folders(make(config))) == [
+    "init_from checkpoint"
+  ]
 
 
 def test_nothing_named_is_nothing_to_compare():
