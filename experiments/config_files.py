@@ -19,6 +19,7 @@ def load(path: str) -> ConfigDict:
     raise SettingError(f"--config={path}: {file} is no Python file; its name should end in .py")
   try:
     spec = importlib.util.spec_from_file_location("config", file)
+    assert spec is not None and spec.loader is not None  # the name ends in .py
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     config = module.get_config(*arg)

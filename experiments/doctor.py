@@ -18,6 +18,7 @@ The exit code is 1 if anything is damaged, missing or changed, else 0; 2 if DIR 
 """
 
 import collections
+import functools
 import itertools
 import os
 import sys
@@ -105,11 +106,11 @@ def whole(folder: str) -> Iterator[Line]:
       yield Line("damaged", name, f"{written} were written, {now} are there")
   yield from _checkpoints(folder)
   for name in writer.LOGS:
-    yield _tried(name, lambda name=name: _log(folder, name))
+    yield _tried(name, functools.partial(_log, folder, name))
   yield _tried("steps", lambda: _steps(folder))
   checks = {"model": _model, "export": _export, "adapter": _adapter, "result.json": _result}
   for part, check in checks.items():
-    yield _tried(part, lambda check=check: check(folder))
+    yield _tried(part, functools.partial(check, folder))
   yield _tried(compile_cache.FOLDER, lambda: _compiled(folder))
   if (storage.place(folder) / "tensorboard").is_dir():
     yield Line(
@@ -162,7 +163,7 @@ def _checkpoints(folder: str) -> Iterator[Line]:
     else:
       yield Line("note", "checkpoints", "none is complete yet")
   for step in steps:
-    line = _tried(f"checkpoints/{step}", lambda step=step: _checkpoint(folder, step))
+    line = _tried(f"checkpoints/{step}", functools.partial(_checkpoint, folder, step))
     # a run that continues keeps only its last checkpoints
     if line.state == "damaged" and step not in finished.steps(directory):
       line = Line("note", line.part, "was deleted meanwhile by the run, which goes on")

@@ -150,7 +150,8 @@ def evaluate_model(
   generators = {"greedy": evaluator.greedy}
   if experiment.eval.samples:
     generators["sampled"] = evaluator.sampled
-  n, outcomes, samples = len(evaluator.problems), [], []
+  n, samples = len(evaluator.problems), []
+  outcomes: list[policy.Outcomes] = []
   print(f"{path}: loading weights, compiling", flush=True)
   params, key = model.load(), build.key(experiment.seed, build.EVALUATE, 0)
   with Progress(n * len(generators), 0) as bar:
@@ -267,7 +268,7 @@ def table(results: Sequence[Evaluated]) -> rich.table.Table:
   return shown
 
 
-def _signed(difference: dict[str, float | None] | None) -> str:
+def _signed(difference: dict[str, Any] | None) -> str:
   """Returns a difference with its standard error, in points of a hundred; "" if there is none."""
   if difference is None:
     return ""

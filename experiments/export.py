@@ -68,6 +68,7 @@ def export(workdir: str, step: int | None, part: str, out: str, adapter: bool = 
   from grpo_jax.tokenizer import reading
 
   step = checkpoint.latest(workdir) if step is None else step
+  assert step is not None  # `check` has found one
   if part not in (parts := weights.learners(workdir, step)):
     raise SettingError(
       f"--part={part!r}: checkpoint {step} of {workdir} has no such learner; use {', '.join(parts)}"

@@ -112,6 +112,7 @@ def convert(file: pathlib.Path, out: str) -> str:
   part = None
   try:
     with writing.replacing(target, last="config.json") as part:
+      assert part is not None  # one process
       _save_tokenizer(tokenizer, part)
       known = ids | {"max_position_embeddings": raw["max_position_embeddings"]}
       top = write_config(config, known) | {"dtype": DTYPE, "torch_dtype": DTYPE}

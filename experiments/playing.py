@@ -184,18 +184,23 @@ def play(
   played, _, faults = generate.generate(generator, player.params, filled, key, games=games)
   texts, tokens = generate.completions(generator, played), host.to_host(played.tokens)
   group, length = tokens.shape[1:]
+  assert played.given is not None and played.rewards is not None and played.sampled is not None
+  sampled, given, rewards = played.sampled, played.given, played.rewards
 
   def episode(p: int, g: int) -> Episode:
     whole, fault = slice(played.lengths[p, g]), faults.get((p, g), "")
-    own, stopped = played.sampled[p, g, whole].tolist(), bool(played.ended[p, g] == STOPPED)
-    given = np.flatnonzero(played.given[p, g]).tolist()
+    own, stopped = sampled[p, g, whole].tolist(), bool(played.ended[p, g] == STOPPED)
+    completion = texts[p][g]
+    assert completion is not None  # one process has them all
     row = {
       "tokens": generator.tokenizer.texts(tokens[p, g, whole]),
       "sampled": own,
-      "turn_rewards": [[i, round(float(played.rewards[p, g, i]), 4)] for i in given],
+      "turn_rewards": [
+        [i, round(float(rewards[p, g, i]), 4)] for i in np.flatnonzero(given[p, g]).tolist()
+      ],
     }
     ended = how_it_ended(own, stopped, fault, length, player.limits)
-    return Episode(texts[p][g].text, row, stopped, ended, fault)
+    return Episode(completion.text, row, stopped, ended, fault)
 
   return [[episode(p, g) for g in range(group)] for p in range(len(examples))]
 

@@ -47,7 +47,7 @@ from grpo_jax.setup.experiment import make
 from grpo_jax.types import STOPPED, Prompts, Rollouts
 
 # Arguments of experiments/measure/benchmarks.py that are not settings of a run.
-WORKLOAD = {
+WORKLOAD: dict[str, kinds.Kind] = {
   "variant": kinds.Choice(("", *variants.VARIANTS)),
   "layers": kinds.Whole(1),
   "width": kinds.Whole(1),
@@ -73,7 +73,7 @@ class Workload(NamedTuple):
 
   config: ConfigDict
   decoder: Decoder
-  sample: Callable
+  sample: sampler.Sampler
   update: Callable
   base: Any  # the frozen weights under adapters; None: all weights are trained
   ref_params: Any  # None without a KL
@@ -129,7 +129,7 @@ def make_workload(config: ConfigDict) -> tuple[Workload, TrainState]:
   """Returns the jitted functions of a workload, not compiled yet, and random weights."""
   experiment = make(config)
   m, cfg, layout = experiment.model, experiment.learner, sharding.make_layout(experiment.mesh)
-  how = {"layers": m.layers, "remat": m.remat, "dtype": m.dtype}
+  how: dict[str, Any] = {"layers": m.layers, "remat": m.remat, "dtype": m.dtype}
   lora_shape = adapters.make_lora(experiment.lora)
   decoder = Decoder(make_shape(config.benchmark), layout, **how, lora=lora_shape)
   tx = optimizer.make_optimizer(cfg, experiment.steps)
@@ -246,9 +246,9 @@ def measure(config: ConfigDict) -> dict[str, Any]:
   dtype, copied = config.model.dtype, rates.copy_rate()
   products, steps, compiled, of_steps = [rates.matmul_rate(dtype)], [], [], []
 
-  def listen(event: str, seconds: float, **_: Any) -> None:
+  def listen(event: str, duration_secs: float, **_: Any) -> None:
     if event == writer.COMPILED:
-      compiled.append(seconds)
+      compiled.append(duration_secs)
 
   jax.monitoring.register_event_duration_secs_listener(listen)
   for i in itertools.count():

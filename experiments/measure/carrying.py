@@ -144,7 +144,7 @@ def table(rows: dict[str, list[Step]]) -> str:
 def main(argv: list[str]) -> None:
   """Prints the table."""
   del argv
-  sizes = {name: flags.FLAGS[name].value for name in NUMBERS}
+  sizes: dict[str, int] = {name: getattr(flags.FLAGS, name) for name in NUMBERS}
   arms = {"carry=0": steps_of(sizes, 0), f"carry={sizes['carry']}": steps_of(sizes, sizes["carry"])}
   rows: dict[str, list[Step]] = {name: [] for name in arms}
   for n in range(sizes["steps"] + 2):  # the first two compile, and fill what is carried

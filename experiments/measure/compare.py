@@ -47,7 +47,7 @@ DIVERGED = "updates in a row were not finite"
 
 
 # Kinds of the settings of a comparison; runs check their own settings.
-SETTINGS = {
+SETTINGS: dict[str, kinds.Kind] = {
   "base": kinds.PATH,
   "lrs": kinds.many(kinds.Number(0)),
   "tune_seeds": kinds.many(sections.KINDS["seed"]),
@@ -218,7 +218,7 @@ def execute(run: jobs.Job, lock: int, asked: list[int], show: Callable[[int], No
 def steps_done(folder: storage.Path) -> int:
   """Returns how many steps a run has done, by its metrics.jsonl."""
   lines = jsonl.metrics(folder / "metrics.jsonl")
-  return lines[-1]["step"] if lines else 0
+  return int(lines[-1]["step"] or 0) if lines else 0
 
 
 def settle(run: jobs.Job, code: int) -> None:

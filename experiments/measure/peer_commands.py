@@ -24,9 +24,14 @@ def of_peer(name: str, python: str, config: ConfigDict) -> list[str]:
       "tail=true with --vs=tunix: its sampler cannot be told where to end a row; use --vs=trl"
     )
   sampling = config.sampler
-  as_theirs = (("top_p", sampling.top_p, 1.0), ("dtype", sampling.dtype, "float32"))
-  as_theirs += (("weights_dtype", sampling.weights_dtype, "same"), ("head_dim", b.head_dim, 64))
-  as_theirs += (("sample", b.sample, True), ("beta", config.objective.beta, 0.04))
+  as_theirs = (
+    ("top_p", sampling.top_p, 1.0),
+    ("dtype", sampling.dtype, "float32"),
+    ("weights_dtype", sampling.weights_dtype, "same"),
+    ("head_dim", b.head_dim, 64),
+    ("sample", b.sample, True),
+    ("beta", config.objective.beta, 0.04),
+  )
   for setting, value, same in as_theirs:
     if value != same:
       arguments.fail(f"{setting}={value} with --vs={name}: peers run with {setting}={same} only")

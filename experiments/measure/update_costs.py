@@ -161,7 +161,7 @@ def as_pairs(batch: HostRollouts) -> HostRollouts:
   prompts, group = batch.lengths.shape
   # the prompts' arrays have no axis of completions
   repeated = jax.tree.map(lambda x: np.repeat(x, group // 2, axis=0), batch.prompts)
-  fields = {
+  fields: dict[str, Any] = {
     name: value if value is None else value.reshape(prompts * group // 2, 2, *value.shape[2:])
     for name, value in vars(batch).items()
     if name != "prompts"
@@ -199,6 +199,7 @@ def make_program(
   constants = (learner.ref_params, None, *own, learner.base, asked)
   update = learner.jitted_learn.lower(learner.state, *constants).compile()
   m = update.memory_analysis()
+  assert m is not None
   memory = m.argument_size_in_bytes + m.temp_size_in_bytes
   memory += m.output_size_in_bytes - m.alias_size_in_bytes
   return Program(update, learner.state, constants, memory)
