@@ -78,8 +78,8 @@ class Rollouts(Generic[Small, Large]):
   # [P, G, L] bool, false on tokens that an environment wrote: they are read, never trained, and
   # have no log-prob. None: the policy sampled every token
   sampled: Small | None = None
-  # what the teacher is asked for each completion, [P, G, Lt] and [P, G]; 0 tokens: it has none.
-  # None: the teacher is asked what the policy was
+  # what the teacher is asked, [P, G, Lt] and [P, G] for each completion, or [P, Lt] and [P] for
+  # each group; 0 tokens: it has none. None: the teacher is asked what the policy was
   ref_prompts: Prompts[Small] | None = None
 
 

@@ -134,16 +134,17 @@ def _frozen(
 
 
 def asked_of_teacher(rollouts: Rollouts) -> Rollouts:
-  """Returns the completions after the teacher's prompts: P G groups of one; only what passes read.
+  """Returns the completions after the teacher's prompts, with only what passes read.
 
-  A completion without a teacher has length 0.
+  Prompts of groups are P groups, prompts of completions P G groups of one. A completion without a
+  teacher has length 0.
   """
-  prompts, (n_prompts, group, length) = rollouts.ref_prompts, rollouts.tokens.shape
+  prompts, length = rollouts.ref_prompts, rollouts.tokens.shape[2]
   assert prompts is not None
-  n, there = n_prompts * group, prompts.lengths > 0
-  lengths = (rollouts.lengths * there).reshape(n, 1)
+  n = prompts.lengths.size
   prompts = Prompts(prompts.tokens.reshape(n, -1), prompts.lengths.reshape(n))
-  tokens = rollouts.tokens.reshape(n, 1, length)
+  lengths = rollouts.lengths.reshape(n, -1) * (prompts.lengths > 0)[:, None]
+  tokens = rollouts.tokens.reshape(n, -1, length)
   return Rollouts(prompts, tokens, lengths, lengths, sampler_logprobs=None, truncated_logprobs=None)
 
 
@@ -166,7 +167,7 @@ def with_frozen_logprobs(
   needs = setup.objective.needs
   shape = rollouts.tokens.shape
   asked = rollouts if ref_packing is None else asked_of_teacher(rollouts)
-  count = microbatches_of_rollout(setup.cfg, shape[0])  # also of the P G groups of one
+  count = microbatches_of_rollout(setup.cfg, shape[0])  # also of P G groups of one
   if Needs.REFERENCE in needs:
     of_reference = dataclasses.replace(setup, decoder=setup.ref_decoder or setup.decoder)
     ref = frozen_outputs(of_reference, {MODEL: ref_params}, asked, ref_packing or packing, count)

@@ -99,28 +99,20 @@ def ask(
   r, setting = batch.rollouts, experiment.reference
   if not setting.prompt:
     return batch, {}
-  share = hosts.together(functools.partial(completions, collector.generator, r))
-  said = all_feedback(experiment, batch.examples, share, warn)
-  succeeded = r.given.any(axis=2) & (totals(r.rewards, r.given) > setting.success)
-  asked: list[Example | None] = []
-  groups = zip(batch.examples, whole_groups(share), succeeded, said, strict=True)
-  for example, group, right, texts in groups:
-    for g, completion in enumerate(group):
-      text = None
-      if example is not None and completion is not None and completion.tokens:
-        values = known(example, group, right, g)
-        values["feedback"] = texts[g]
-        text = filled(setting.prompt, values)
-      asked.append(example._replace(question=text) if example and text is not None else None)
+  if told(setting.prompt) == {"solution"}:
+    asked = of_groups(setting.prompt, batch.examples)
+    shape: tuple[int, ...] = r.lengths.shape[:1]
+  else:
+    asked, shape = of_completions(experiment, collector, batch, warn), r.lengths.shape
   prompts, too_long = loader.to_prompts(
     asked, collector.generator.render, setting.max_prompt_length
   )
   prompts = plan.trim(prompts)
-  shape = r.lengths.shape
   lengths = prompts.lengths.reshape(shape)
   metrics = {"teacher/too_long": float(too_long)}
   if (real := r.lengths > 0).any():
-    metrics["teacher/taught"] = float((lengths > 0)[real].mean())
+    taught = (lengths > 0).reshape(len(real), -1) & real
+    metrics["teacher/taught"] = float(taught[real].mean())
     if not metrics["teacher/taught"]:
       warn(
         "untaught",
@@ -132,6 +124,42 @@ def ask(
       )
   prompts = Prompts(prompts.tokens.reshape(*shape, -1), lengths)
   return batch._replace(rollouts=dataclasses.replace(r, ref_prompts=prompts)), metrics
+
+
+def of_groups(prompt: str, examples: Sequence[Example | None]) -> list[Example | None]:
+  """Returns what the teacher is asked for each group, `[P]`, by a prompt with the solution alone.
+
+  None: it has no teacher.
+  """
+  return [
+    example and with_question(example, filled(prompt, known(example, (), np.zeros(0), 0)))
+    for example in examples
+  ]
+
+
+def of_completions(
+  experiment: Experiment, collector: Collector, batch: Scored, warn: Warn
+) -> list[Example | None]:
+  """Returns what the teacher is asked for each completion, `[P G]`; None: it has no teacher."""
+  r, setting = batch.rollouts, experiment.reference
+  share = hosts.together(functools.partial(completions, collector.generator, r))
+  said = all_feedback(experiment, batch.examples, share, warn)
+  succeeded = r.given.any(axis=2) & (totals(r.rewards, r.given) > setting.success)
+  asked: list[Example | None] = []
+  groups = zip(batch.examples, whole_groups(share), succeeded, said, strict=True)
+  for example, group, right, texts in groups:
+    for g, completion in enumerate(group):
+      if example is None or completion is None or not completion.tokens:
+        asked.append(None)
+        continue
+      values = known(example, group, right, g) | {"feedback": texts[g]}
+      asked.append(with_question(example, filled(setting.prompt, values)))
+  return asked
+
+
+def with_question(example: Example, text: str | None) -> Example | None:
+  """Returns the example with another question; None without a text."""
+  return None if text is None else example._replace(question=text)
 
 
 def known(
@@ -195,7 +223,9 @@ def feedback(
 def filled(prompt: str, values: Mapping[str, str | None]) -> str | None:
   """Returns the prompt with its values; None if nothing but the question is left."""
   parts = prompt.split("\n\n")
-  kept = [part for part in parts if all(values[name] is not None for name in FIELD.findall(part))]
+  kept = [
+    part for part in parts if all(values.get(name) is not None for name in FIELD.findall(part))
+  ]
   text = "\n\n".join(kept)
   if not told(text):
     return None

@@ -92,7 +92,8 @@ def taught_mask(rollouts: Rollouts, mask_truncated: bool) -> Array:
   mask = completion_mask(rollouts, mask_truncated)
   if rollouts.ref_prompts is None:
     return mask
-  return mask * (rollouts.ref_prompts.lengths > 0)[..., None]
+  lengths = rollouts.ref_prompts.lengths
+  return mask * (lengths > 0).reshape(len(lengths), -1, 1)
 
 
 def taught_batch(rollouts: Rollouts, cfg: ConfigDict) -> TrainBatch:

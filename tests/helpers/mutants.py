@@ -1378,8 +1378,15 @@ MUTANTS = (
     "a teacher with prompts of its own is asked what the policy is",
     "grpo_jax/learning/passes.py",
     "prompts = Prompts(prompts.tokens.reshape(n, -1), prompts.lengths.reshape(n))",
-    "prompts = jax.tree.map(lambda x: jax.numpy.repeat(x, group, 0), rollouts.prompts)",
+    "prompts = jax.tree.map(lambda x: jax.numpy.repeat(x, n // len(x), 0), rollouts.prompts)",
     "tests/learning/passes_test.py::test_only_completions_with_a_teacher_are_learned_from_each_after_its_own_prompt",
+  ),
+  Mutant(
+    "a group shares a prompt that tells more than the solution",
+    "grpo_jax/loops/teacher_prompts.py",
+    'if told(setting.prompt) == {"solution"}:',
+    'if "solution" in told(setting.prompt):',
+    "tests/loops/teacher_prompts_test.py::test_a_prompt_with_more_than_the_solution_is_one_for_each_completion",
   ),
   Mutant(
     "a completion is told its own success",
@@ -1391,7 +1398,7 @@ MUTANTS = (
   Mutant(
     "completions without a teacher are learned from",
     "grpo_jax/objectives/common.py",
-    "return mask * (rollouts.ref_prompts.lengths > 0)[..., None]",
+    "return mask * (lengths > 0).reshape(len(lengths), -1, 1)",
     "return mask",
     "tests/learning/passes_test.py::test_without_any_teacher_nothing_moves",
   ),

@@ -44,7 +44,7 @@ def test_the_teachers_states_predict_each_token():
 
 
 def asked(r, prompts, lengths):
-  """Returns rollouts whose teacher is asked these `[P, G, Lt]`, and their packing."""
+  """Returns rollouts whose teacher is asked these `[P, G, Lt]` or `[P, Lt]`, and their packing."""
   r = dataclasses.replace(r, ref_prompts=Prompts(prompts, lengths))
   return r, plan.pack(passes.asked_of_teacher(r), tiny.layout())
 
@@ -79,14 +79,10 @@ def repeated(r):
 def test_a_teacher_that_is_asked_the_same_is_the_teacher(objective):
   r = tiny.rollouts()
   for got, want in zip(
-    update(*asked_same(r), objective=objective), update(r, table(1), objective=objective)
+    update(*asked_with(r, *repeated(r)), objective=objective),
+    update(r, table(1), objective=objective),
   ):
     same(got, want)
-
-
-def asked_same(r):
-  with_prompts, packing = asked(r, *repeated(r))
-  return with_prompts, table(1), packing
 
 
 def test_a_policy_that_is_asked_the_same_teaches_itself_nothing():
@@ -136,6 +132,27 @@ def test_microbatches_and_the_mesh_change_nothing_of_a_teacher_with_prompts():
     got, metrics = update(with_prompts, table(1), packing, mesh=mesh, microbatch=microbatch)
     same(got, want)
     same(metrics, of_want, atol=1e-5)
+
+
+@pytest.mark.parametrize("objective", [gkd, distill])
+@pytest.mark.parametrize(
+  "mesh, microbatch", [(tiny.ONE, 0), (tiny.ONE, 2), ((2, 2, 2, 1), 0), ((2, 2, 2, 1), 4)]
+)
+def test_a_groups_prompt_is_that_of_each_of_its_completions(objective, mesh, microbatch):
+  r = tiny.rollouts()
+  tokens, lengths = (each[:, 0] for each in odd_prompts(r))
+  lengths[0] = 0  # that group has no teacher
+  each = [np.repeat(x[:, None], tiny.G, 1) for x in (tokens, lengths)]
+  how = {"objective": objective, "mesh": mesh, "microbatch": microbatch}
+  got, metrics = update(*asked_with(r, tokens, lengths), **how)
+  want, of_want = update(*asked_with(r, *each), **how)
+  same(got, want)
+  same(metrics, of_want, atol=1e-5)
+
+
+def asked_with(r, prompts, lengths):
+  with_prompts, packing = asked(r, prompts, lengths)
+  return with_prompts, table(1), packing
 
 
 @pytest.mark.parametrize("microbatch,want", [(0, 1), (tiny.P, 1), (4, 2)])

@@ -92,10 +92,8 @@ def asked(monkeypatch, prompt, rewards, texts, **changes):
     lambda name, text: warned.append(text),
   )
   prompts = scored.rollouts.ref_prompts
-  texts = [
-    "".join(map(chr, ids[:n]))
-    for ids, n in zip(prompts.tokens.reshape(6, -1), prompts.lengths.ravel(), strict=True)
-  ]
+  ids = prompts.tokens.reshape(prompts.lengths.size, -1)
+  texts = ["".join(map(chr, one[:n])) for one, n in zip(ids, prompts.lengths.ravel(), strict=True)]
   return texts, metrics, warned
 
 
@@ -118,7 +116,26 @@ def test_each_process_asks_for_feedback_on_its_own_completions_alone(monkeypatch
 
 def test_no_feedback_is_asked_for_a_prompt_without_it(monkeypatch):
   texts, _, warned = asked(monkeypatch, "{question} {solution}", [0, 0, 0], ["a", "raises", "c"])
-  assert texts[:3] == ["what? worked out"] * 3 and not warned
+  assert texts == ["what? worked out", ""] and not warned
+
+
+def test_a_group_that_is_told_the_solution_alone_shares_a_prompt(monkeypatch):
+  texts, metrics, _ = asked(monkeypatch, "{question} {solution}", [0, 0, 0], ["a", "b", "c"])
+  assert texts == ["what? worked out", ""]  # the second group only fills the batch
+  assert metrics == {"teacher/too_long": 0.0, "teacher/taught": 1.0}
+  changes = {"reference.max_prompt_length": 6}
+  texts, metrics, warned = asked(
+    monkeypatch, "{question} {solution}", [0, 0, 0], ["a", "b", "c"], **changes
+  )
+  assert texts == ["", ""] and len(warned) == 1
+  assert metrics == {"teacher/too_long": 1.0, "teacher/taught": 0.0}
+
+
+def test_a_prompt_with_more_than_the_solution_is_one_for_each_completion(monkeypatch):
+  prompt = "{question}\n\n{solution}\n\n{success}"
+  texts, *_ = asked(monkeypatch, prompt, [1, 0, 0], ["a", "b", "c"])
+  told = "what?\n\nworked out"
+  assert texts == [told, told + "\n\na", told + "\n\na", "", "", ""]
 
 
 def test_a_completion_without_a_reward_is_no_success(monkeypatch):
