@@ -56,6 +56,7 @@ VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
   "clip_delta": ("grpo", {"objective.clip_delta": 4.0}),
   "gdpo": ("grpo", {"objective.advantage": "gdpo"}),
   "entropy_bonus": ("grpo", {"objective.entropy_bonus": 0.001}),
+  "muon": ("grpo", {"learner.optimizer": "muon"}),
   "areal": ("grpo", {"objective.mismatch": "token", "learner.mu": 4}),
 }
 ROWS = (*presets.PRESETS, *VARIANTS)
