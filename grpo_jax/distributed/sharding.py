@@ -112,8 +112,8 @@ def batch_axes(tree: Tree) -> Tree:
   """Returns the tuple of logical axes of each array of a batch, in the array's place.
 
   Arrays start with axes of prompts and samples (`[P, G, ...]`; also `[P, R, ...]`, since each shard
-  of samples has rows of its own). `Prompts` are the exception: their second axis holds tokens, and
-  all shards of samples have the whole prompts.
+  of samples has rows of its own). `Prompts` are the exception: all shards of samples have the whole
+  prompts.
   """
   return jax.tree.map(_batch_axes, tree, is_leaf=_is_prompts)
 

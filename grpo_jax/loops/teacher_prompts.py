@@ -100,7 +100,7 @@ def ask(
   if not setting.prompt:
     return batch, {}
   if told(setting.prompt) == {"solution"}:
-    asked = of_groups(setting.prompt, batch.examples)
+    asked = of_groups(setting.prompt, batch)
     shape: tuple[int, ...] = r.lengths.shape[:1]
   else:
     asked, shape = of_completions(experiment, collector, batch, warn), r.lengths.shape
@@ -126,15 +126,18 @@ def ask(
   return batch._replace(rollouts=dataclasses.replace(r, ref_prompts=prompts)), metrics
 
 
-def of_groups(prompt: str, examples: Sequence[Example | None]) -> list[Example | None]:
+def of_groups(prompt: str, batch: Scored) -> list[Example | None]:
   """Returns what the teacher is asked for each group, `[P]`, by a prompt with the solution alone.
 
   None: it has no teacher.
   """
-  return [
-    example and with_question(example, filled(prompt, known(example, (), np.zeros(0), 0)))
-    for example in examples
-  ]
+  asked: list[Example | None] = []
+  for example, real in zip(batch.examples, map(np.any, batch.rollouts.lengths), strict=True):
+    if example is None or not real:  # the question may have been too long to be sampled
+      asked.append(None)
+    else:
+      asked.append(with_question(example, filled(prompt, known(example, (), np.zeros(0), 0))))
+  return asked
 
 
 def of_completions(

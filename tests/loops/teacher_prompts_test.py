@@ -67,7 +67,7 @@ def experiment(prompt, **changes):
   return resolve(c)
 
 
-def asked(monkeypatch, prompt, rewards, texts, **changes):
+def asked(monkeypatch, prompt, rewards, texts, second=None, **changes):
   """Returns the batch and metrics of two groups of three, the second of which only fills it, and
   the warnings.
   """
@@ -88,7 +88,7 @@ def asked(monkeypatch, prompt, rewards, texts, **changes):
   scored, metrics = teacher_prompts.ask(
     experiment(prompt, **changes),
     types.SimpleNamespace(generator=generator),
-    groups.Scored([EXAMPLE, None], rollouts, [], 0.0),
+    groups.Scored([EXAMPLE, second], rollouts, [], 0.0),
     lambda name, text: warned.append(text),
   )
   prompts = scored.rollouts.ref_prompts
@@ -121,7 +121,7 @@ def test_no_feedback_is_asked_for_a_prompt_without_it(monkeypatch):
 
 def test_a_group_that_is_told_the_solution_alone_shares_a_prompt(monkeypatch):
   texts, metrics, _ = asked(monkeypatch, "{question} {solution}", [0, 0, 0], ["a", "b", "c"])
-  assert texts == ["what? worked out", ""]  # the second group only fills the batch
+  assert texts == ["what? worked out", ""]  # the second group has no completions
   assert metrics == {"teacher/too_long": 0.0, "teacher/taught": 1.0}
   changes = {"reference.max_prompt_length": 6}
   texts, metrics, warned = asked(
@@ -129,6 +129,14 @@ def test_a_group_that_is_told_the_solution_alone_shares_a_prompt(monkeypatch):
   )
   assert texts == ["", ""] and len(warned) == 1
   assert metrics == {"teacher/too_long": 1.0, "teacher/taught": 0.0}
+
+
+def test_a_group_that_was_not_sampled_is_not_asked(monkeypatch):
+  """Its question was too long for the policy; so would be the teacher's prompt."""
+  long = EXAMPLE._replace(question="what?" * 9)
+  changes = {"second": long, "reference.max_prompt_length": 20}
+  texts, metrics, _ = asked(monkeypatch, "{question} {solution}", [0] * 3, ["a"] * 3, **changes)
+  assert texts == ["what? worked out", ""] and metrics["teacher/too_long"] == 0
 
 
 def test_a_prompt_with_more_than_the_solution_is_one_for_each_completion(monkeypatch):
