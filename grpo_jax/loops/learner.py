@@ -155,13 +155,13 @@ class Learner:
 
   def get_sizes(self) -> Json:
     """Returns the sizes of the programs made so far, and the weight of the entropy, as JSON."""
-    sizes = self.sizes.get_state() | {"teacher": self.teacher_sizes.get_state()}
+    sizes = self.sizes.get_state() | {"teacher_prompts": self.teacher_sizes.get_state()}
     return sizes | {"entropy": dataclasses.asdict(self.entropy)} if self.entropy else sizes
 
   def set_sizes(self, sizes: Json) -> None:
     """Resumes with the sizes that `get_sizes` returned."""
     self.sizes.set_state(sizes)
-    self.teacher_sizes.set_state(sizes.get("teacher", {}))
+    self.teacher_sizes.set_state(sizes.get("teacher_prompts", {}))
     if self.entropy and "entropy" in sizes:
       self.entropy = Control(**sizes["entropy"])
 
@@ -187,6 +187,13 @@ class Learner:
       )
       metrics = rollouts.to_host(on_device)
     bound_programs(self.jitted_learn)
+    if metrics.get("grad_norm") == 0 and metrics.get("advantage_abs", 0) > 0:
+      writer.warn(
+        "no gradient",
+        f"step {step + 1} trained nothing: the gradient is exactly 0, though its tokens have "
+        f"advantages; objective.name={self.experiment.objective.name!r} may compare the policy "
+        "with itself (common.policies gives the old one), or leave out all tokens",
+      )
     if "mismatch_square" in metrics:
       metrics["mismatch_ess"] = effective_share(metrics["mismatch"], metrics.pop("mismatch_square"))
     moved = None

@@ -18,25 +18,49 @@ from grpo_jax.loops import learner
 from grpo_jax.setup.experiment import make
 
 
-def test_updates_are_measured_every_so_often_and_their_rate_is_told(monkeypatch):
+def of_updates(monkeypatch, metrics):
+  """Returns a learner whose updates give these metrics."""
   own = learner.Learner.__new__(learner.Learner)
   own.model, own.measure_every, own.state = stub(layout=None), 2, None
   own.sizes = stub(for_learner=lambda batch: (batch, None), microbatches=1)
   own.rate = lambda count: 10 * count
   made = iter(range(1, 6))
-  own.jitted_learn = lambda *args: (stub(step=next(made), skipped=0, params=None), {}, None)
+  own.jitted_learn = lambda *args: (
+    stub(step=next(made), skipped=0, params=None),
+    dict(metrics),
+    None,
+  )
   own.jitted_learn._cache_size = lambda: 1
+  monkeypatch.setattr(learner.rollouts, "to_device", lambda layout, x: x)
+  monkeypatch.setattr(learner.plan, "padding", lambda *args: {})
+  return own
+
+
+def test_updates_are_measured_every_so_often_and_their_rate_is_told(monkeypatch):
+  own = of_updates(monkeypatch, {})
   one = jnp.ones((1, 1))
   numbers = {"moved_nats": jnp.float32(1), "tokens/short": jnp.float32(jnp.nan)}
   moved = learner.Movement(numbers, one, one, one, None, None)
   own.jitted_movement = lambda *args: moved
-  monkeypatch.setattr(learner.rollouts, "to_device", lambda layout, x: x)
-  monkeypatch.setattr(learner.plan, "padding", lambda *args: {})
   found = [own.learn(step, groups(1), WRITER) for step in range(5)]
   assert [each.moved is not None for each in found] == [step % 2 == 0 for step in range(5)]
   assert [each.metrics.get("moved_nats") for each in found] == [1.0, None] * 2 + [1.0]
   assert not any("tokens/short" in each.metrics for each in found)  # no token had an advantage
   assert [each.metrics["lr"] for each in found] == [0, 10, 20, 30, 40]
+
+
+@pytest.mark.parametrize(
+  "gradient, advantage, told", [(0.0, 0.5, True), (0.0, 0.0, False), (1e-9, 0.5, False)]
+)
+def test_a_step_with_advantages_and_without_a_gradient_is_told(
+  gradient, advantage, told, monkeypatch
+):
+  own = of_updates(monkeypatch, {"grad_norm": gradient, "advantage_abs": advantage})
+  own.measure_every, own.experiment = 0, stub(objective=stub(name="mine.py"))
+  said = []
+  own.learn(2, groups(1), stub(phase=WRITER.phase, warn=lambda about, text: said.append(text)))
+  assert [text.startswith("step 3 trained nothing") for text in said] == [True] * told
+  assert not told or "objective.name='mine.py'" in said[0]
 
 
 def test_a_schedule_is_of_all_updates_of_a_run(monkeypatch):
