@@ -215,7 +215,7 @@ def age_metrics(batch: Groups, step: int, left: int) -> dict[str, float]:
   """Returns what of a batch was sampled by earlier policies.
 
   `carry/groups`, those that go on in the next step; `carry/share`, the share of sampled tokens that
-  an earlier policy sampled; `carry/age_mean` and `carry/age_max`, the updates since a token was
+  an earlier policy sampled; `carry/age_mean` and `carry/age_max`, the steps since a token was
   sampled, over all sampled tokens.
 
   Args:
