@@ -71,7 +71,6 @@ def loss(
     out = outputs(setup, params, batch, packing)
     value, metrics = setup.objective.loss(out, batch)
     before = jax.lax.stop_gradient(Before(out.logprobs, out.entropy))
-  totals.check_names(metrics, setup.objective.cfg.name)
   return value, (metrics, before)
 
 

@@ -1,5 +1,7 @@
 """Combines metrics, which are (total, count) pairs, over microbatches, minibatches and passes."""
 
+from collections.abc import Collection
+
 import jax.numpy as jnp
 
 from grpo_jax.errors import SettingError
@@ -9,17 +11,25 @@ from grpo_jax.types import Array, Metrics
 TAKEN = """
   step loss grad_norm critic_grad_norm skipped skipped_steps lr tokens truncated iteration
   reward_faults rewards_given zero_variance cut_off_nats slot_use sampling_tries
-  prompts_too_long solutions_cut
+  prompts_too_long pairs_too_long solutions_cut padding_fraction prompt_padding_fraction
+  moved_right_way moved_nats mismatch_ess entropy_weight
 """.split()
-TAKEN_SECTIONS = tuple("reward/ agreement/ eval/ time/ length/ inner/ pool/ tokens_per_s/".split())
+TAKEN_SECTIONS = tuple(
+  """
+  reward/ agreement/ eval/ time/ length/ inner/ pool/ tokens_per_s/ tokens/ turns/ carry/ teacher/
+  reward_model/
+""".split()
+)
 
 
-def check_names(metrics: Metrics, objective: str) -> None:
-  """Refuses metrics of an objective's loss whose names a run has already."""
-  if taken := sorted(name for name in metrics if name in TAKEN or name.startswith(TAKEN_SECTIONS)):
+def check_names(names: Collection[str], objective: str) -> None:
+  """Refuses metrics of an objective's loss that have names of a run's own."""
+  if taken := sorted(name for name in names if name in TAKEN or name.startswith(TAKEN_SECTIONS)):
+    section, slash, _ = taken[0].rpartition("/")
+    why = f"names that begin with {section}/ are a run's own" if slash else "a run has one itself"
     raise SettingError(
-      f"objective.name={objective!r}: its loss returns the metric {taken[0]!r}, which a run has "
-      "already; give it another name"
+      f"objective.name={objective!r}: its loss returns the metric {taken[0]!r}, and {why}; give it "
+      "another name"
     )
 
 

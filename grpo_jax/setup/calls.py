@@ -3,6 +3,7 @@
 import functools
 import inspect
 import os
+import re
 import sysconfig
 import traceback
 from collections.abc import Callable
@@ -11,6 +12,9 @@ from typing import Any
 import jax
 
 from grpo_jax.errors import GrpoError, SettingError
+
+# the message of ml_collections for a setting that is not there
+_A_NAME = re.compile(r"""["'\\]*\w+["'\\]+(nDid you mean .*)?""")
 
 
 def call(shown: str, name: str, expects: str, function: Callable, *args: Any) -> Any:
@@ -29,16 +33,33 @@ def call(shown: str, name: str, expects: str, function: Callable, *args: Any) ->
     raise
   except (Exception, SystemExit) as error:
     first = (str(error).strip().splitlines() or [""])[0][:300]
-    hint = ""
-    if isinstance(error, jax.errors.JAXTypeError):
-      hint = " (jax traces it, so that it sees no values: use jnp.where for an `if`)"
-    if isinstance(error, KeyError) and name == "check":
-      hint = " (a setting that it reads and that `settings` does not give: add yours to those of "
-      hint += "the objective whose check it is, as in c = grpo.settings())"
     raise SettingError(
-      f"{shown}: {name} ({place(function, error)}) failed, {type(error).__name__}: {first}{hint}; "
-      f"it should return {expects}"
+      f"{shown}: {name} ({place(function, error)}) failed, {type(error).__name__}: {first}"
+      f"{_hint(name, error, first)}; it should return {expects}"
     ) from error
+
+
+def _hint(name: str, error: BaseException, first: str) -> str:
+  """Returns what often causes such an error, in brackets; "" if nothing is known.
+
+  Args:
+    name: of the function.
+    error: that it raised.
+    first: line of its message.
+  """
+  if isinstance(error, jax.errors.JAXTypeError) or "truth value of an array" in first:
+    return " (jax traces it, so that it sees no values: use jnp.where for an `if`)"
+  if isinstance(error, KeyError | AttributeError) and _A_NAME.fullmatch(first):
+    return (
+      " (where that is a setting, `settings` does not give it: add yours to those of the objective "
+      f"whose {name} it is, as in c = grpo.settings())"
+    )
+  if "NoneType" in first and name == "loss":
+    return (
+      " (batch.old_logprobs is None in a single update by the policy that sampled: use "
+      "common.policies)"
+    )
+  return ""
 
 
 def place(function: Callable, error: BaseException | None = None) -> str:

@@ -57,7 +57,9 @@ def _check(chosen: base.Objective, section: ConfigDict) -> None:
   """Calls the objective's `check`; what it refuses is told as `objective.NAME`."""
   shown = f"objective.name={section.name!r}"
   try:
-    calls.call(shown, "check", "nothing, and raise SettingError", chosen.check, section)
+    calls.call(
+      shown, "check", "nothing, or raise SettingError for what it refuses", chosen.check, section
+    )
   except SettingError as error:
     if str(error).partition("=")[0] in section:
       raise SettingError(f"objective.{error}") from error

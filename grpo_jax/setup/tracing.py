@@ -16,13 +16,13 @@ import numpy as np
 
 from grpo_jax.aliases import Json
 from grpo_jax.errors import SettingError
-from grpo_jax.learning import passes
+from grpo_jax.learning import passes, totals
 from grpo_jax.learning.stop_rules import STOP_RULES
 from grpo_jax.objectives.base import ConfiguredObjective, Needs
 from grpo_jax.setup import calls, constants
 from grpo_jax.setup.abstract import Sizes, trace, wrong
 from grpo_jax.setup.experiment import Experiment
-from grpo_jax.types import STOPPED, Outputs, Prompts, Rollouts, Scores, TrainBatch
+from grpo_jax.types import STOPPED, Array, Outputs, Prompts, Rollouts, Scores, TrainBatch
 
 LARGEST_TRIED = 2**22  # tokens of the rollouts that an advantage is computed for
 
@@ -77,6 +77,53 @@ def check_objective(experiment: Experiment) -> None:
       advantages,
     )
   _check_loss(experiment, configured, sizes, batch)
+  if "." in experiment.objective.name and source == "live":
+    check_slices(experiment, sizes)
+
+
+def check_slices(experiment: Experiment, sizes: Sizes) -> None:
+  """Refuses a loss that is no sum over its tokens, where a run gives it microbatches.
+
+  It is computed for two groups at once, and for each of them.
+  """
+  cfg, configured = experiment.learner, experiment.objective
+  two = Sizes(sizes | {"P": 2})
+  cut = passes.microbatches_of_minibatch(cfg, sizes["P"] // cfg.minibatches) > 1
+  if not cut or configured.trains_reward_model or two["G"] * two["L"] > LARGEST_TRIED:
+    return
+  rollouts = _some_rollouts(_rollouts(two, "live", configured, cfg.mu * cfg.minibatches))
+  shape = rollouts.tokens.shape
+  logprobs = -0.5 - 0.1 * np.random.default_rng(0).random(shape, np.float32)
+  more = {
+    name: logprobs
+    for name in ("old_logprobs", "ref_logprobs")
+    if getattr(rollouts, name) is not None
+  }
+  rollouts = dataclasses.replace(rollouts, sampler_logprobs=logprobs, **more)
+  shown = f"objective.name={configured.name!r}"
+
+  def losses(rollouts: Rollouts) -> tuple[Array, Array]:
+    batch = configured.prepare(rollouts)
+    now = jnp.asarray(logprobs) * 0.9
+    values = now if Needs.CRITIC in configured.needs else None
+    divergence = -now if Needs.TEACHER in configured.needs else None
+    outputs = Outputs(now, -now, jnp.exp(2 * now), values, divergence)
+
+    def of(start: int, end: int) -> Array:
+      part = jax.tree.map(lambda x: x[start:end], (outputs, batch))
+      return configured.loss(*part)[0]
+
+    return of(0, 2), of(0, 1) + of(1, 2)
+
+  expects = "a sum over its tokens"
+  whole, added = calls.call(shown, "loss", expects, jax.jit(losses), rollouts)
+  if not np.allclose(whole, added, rtol=1e-3, atol=1e-6, equal_nan=True):
+    place = calls.place(configured.objective.loss)
+    raise SettingError(
+      f"{shown}: loss ({place}) is {whole:.4g} for two groups, and the sum of their own losses is "
+      f"{added:.4g}; with learner.microbatch={cfg.microbatch} it should be a sum over tokens, as "
+      "jnp.sum(batch.weights * token_loss), where batch.weights has the denominators"
+    )
 
 
 def check_advantage(
@@ -247,6 +294,7 @@ def _check_loss(
   _, metrics = run(
     "loss", objective.loss, expects, lambda x: _is_loss(x, cut), outputs, batch, settings
   )
+  totals.check_names(metrics, experiment.objective.name)
 
   def gradient(outputs: Outputs | Scores, batch: TrainBatch, settings: Any) -> Any:
     return jax.grad(lambda outputs: objective.loss(outputs, batch, settings)[0])(outputs)

@@ -16,15 +16,12 @@ import optax
 import pytest
 import tiny
 from jax.sharding import PartitionSpec
-from ml_collections import FrozenConfigDict
 
 from grpo_jax.distributed import sharding
-from grpo_jax.errors import SettingError
 from grpo_jax.learning import learn, movement, passes, stop_rules
 from grpo_jax.learning.state import create
 from grpo_jax.loops import groups
 from grpo_jax.objectives import distill, gkd, grpo
-from grpo_jax.objectives.base import ConfiguredObjective, Objective
 from grpo_jax.ops import distillation, masked
 from grpo_jax.packing.plan import Packing
 from grpo_jax.sampling import rollouts as host
@@ -410,21 +407,6 @@ def test_an_objective_with_advantages_of_its_own_puts_them_into_the_trace():
   _, _, trace = update(state, table(1), None, r, Packing())
   want = np.asarray(table_logprobs(table(1), r)) - np.asarray(table_logprobs(table(), r))
   np.testing.assert_allclose(trace.advantages, np.where(tiny.real(r), want, 0), atol=1e-5)
-
-
-@pytest.mark.parametrize("name", ["loss", "step", "reward/mean", "eval/accuracy", "time/learn"])
-def test_an_objective_has_no_metric_that_a_run_has(name, monkeypatch):
-  zeros = types.SimpleNamespace(logprobs=jnp.zeros(()), entropy=jnp.zeros(()))
-  monkeypatch.setattr(learn, "outputs", lambda *_: zeros)
-
-  def loss(out, batch, cfg):
-    return jnp.zeros(()), {"fine": (jnp.ones(()), jnp.ones(())), name: (jnp.ones(()), jnp.ones(()))}
-
-  mine = ConfiguredObjective(Objective(loss), FrozenConfigDict({"name": "mine"}), None)
-  setup = types.SimpleNamespace(objective=mine)
-  said = f"objective.name='mine': its loss returns the metric '{name}', which a run has already"
-  with pytest.raises(SettingError, match=said):
-    learn.loss(setup, None, None, None)
 
 
 def test_an_entropy_bonus_raises_the_entropy():

@@ -7,9 +7,10 @@ import bad_settings_test
 import pytest
 from ml_collections import ConfigDict
 
-from experiments import arithmetic, arithmetic_rm
+from experiments import arithmetic, arithmetic_rm, presets
 from grpo_jax.errors import SettingError
-from grpo_jax.setup import defaults
+from grpo_jax.setup import defaults, registry, tracing
+from grpo_jax.setup.experiment import make
 from grpo_jax.setup.resolve import resolve
 
 ADVANTAGES = """
@@ -133,7 +134,7 @@ FUNCTIONS = {
   "def settings(): return {'a': 1}": "settings (FILE) returned a dict; it should return a ConfigDict",
   "def settings(): return 1 / 0": "settings (FILE) failed, ZeroDivisionError",
   "def settings(beta): return None": "settings (FILE) failed, TypeError",
-  "def check(cfg): raise KeyError('x')": "check (FILE) failed, KeyError: 'x' (a setting that it reads",
+  "def check(cfg): raise KeyError('x')": "check (FILE) failed, KeyError: 'x' (where that is a setting, `settings` does not give it: add yours",
   "def check(cfg): return cfg.no_such": "check (FILE) failed, AttributeError",
   "def needs(cfg): return ['ref']": "needs (FILE) returned a list; it should return a value of Needs (grpo_jax",
   "def needs(cfg): return {Needs.CRITIC}": "needs (FILE) returned a set; it should return a value of Needs",
@@ -165,6 +166,25 @@ FUNCTIONS = {
   ),
   "def loss(outputs, batch, cfg): return jnp.sum(outputs.logprobs), None": "loss (FILE) returned (float32[], None)",
   "def loss(outputs, batch, cfg): return jnp.sum(outputs.values), {}": "loss (FILE) failed, ",
+  "def loss(outputs, batch, cfg): return cfg.no_such * jnp.sum(outputs.logprobs), {}": (
+    "loss (FILE) failed, AttributeError: \"'no_such'\" (where that is a setting, `settings` does not "
+    "give it: add yours to those of the objective whose loss it is, as in c = grpo.settings())"
+  ),
+  "def loss(outputs, batch, cfg): return cfg.clip_hi * jnp.sum(outputs.logprobs), {}": (
+    "loss (FILE) failed, AttributeError: '\\'clip_hi\\'\\nDid you mean \"clip_high\" instead of "
+    '"clip_hi"?\' (where that is a setting'
+  ),
+  "def loss(outputs, batch, cfg): return jnp.sum(outputs.logprobs - batch.old_logprobs), {}": (
+    "loss (FILE) failed, TypeError: unsupported operand type(s) for -: 'DynamicJaxprTracer' and "
+    "'NoneType' (batch.old_logprobs is None in a single update by the policy that sampled: use "
+    "common.policies)"
+  ),
+  "def loss(outputs, batch, cfg): return jnp.sum(outputs.logprobs), {'reward/future': (1.0, 1.0)}": (
+    "its loss returns the metric 'reward/future', and names that begin with reward/ are a run's own"
+  ),
+  "def loss(outputs, batch, cfg): return jnp.sum(outputs.logprobs), {'moved_nats': (1.0, 1.0)}": (
+    "its loss returns the metric 'moved_nats', and a run has one itself; give it another name"
+  ),
   "def loss(outputs, batch, cfg): return jnp.sum(no_gradient(outputs.logprobs)), {}": "loss (FILE) failed, ",
   "def loss(outputs, batch, cfg): return -jnp.sum(batch.weights * batch.advantages), {}": (
     "loss (FILE) has no gradient: it should depend on outputs.logprobs or another of the outputs"
@@ -234,6 +254,39 @@ def test_an_objective_of_ones_own_that_works(tmp_path):
   resolve(config)
   config.learner.update(mu=2, minibatches=4, microbatch=2, stop_kl=0.1)
   resolve(config)
+
+
+def with_microbatches(objective):
+  config = arithmetic.get_config(f"objective={objective}")
+  config.learner.microbatch = 2
+  return config
+
+
+def test_a_loss_that_is_no_sum_cannot_be_cut_into_microbatches(tmp_path):
+  """Its gradient would depend on their number."""
+  loss = (
+    "def loss(outputs, batch, cfg): return -jnp.mean(batch.mask * batch.advantages * "
+    "outputs.logprobs), {}"
+  )
+  file = tmp_path / "own.py"
+  file.write_text(START + with_field(loss))
+  said = refusal(with_microbatches(file))
+  assert said.startswith(f"objective.name='{file}': loss ({file}, line 12) is ")
+  assert "with learner.microbatch=2 it should be a sum over tokens" in said
+  resolve(arithmetic.get_config(f"objective={file}"))  # whole, it is a mean as any other
+
+
+LIVE = sorted(
+  {module for module, _ in presets.PRESETS.values() if "live" in registry.objective(module).data}
+)
+
+
+@pytest.mark.parametrize("module", LIVE)
+def test_the_losses_of_the_folder_are_sums(module, tmp_path):
+  file = tmp_path / "own.py"
+  file.write_text(f"from grpo_jax.objectives import {module}\nOBJECTIVE = {module}.OBJECTIVE\n")
+  teacher = f",teacher={tmp_path}" if registry.objective(module).teacher else ""
+  tracing.check_objective(make(with_microbatches(f"{file}{teacher}")))
 
 
 def test_a_loss_may_have_terms_that_are_only_reported(tmp_path):
