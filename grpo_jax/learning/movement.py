@@ -52,7 +52,7 @@ def movement(
     `moved_right_way`: share of completions with an advantage whose probability moved the way of its
     sign. `moved_nats`: mean change of a completion's log-prob towards its advantage, in nats.
     `tokens/short`, `tokens/at_bound`, `tokens/past_bound`: shares of the tokens with an advantage
-    whose clipped ratio is before, at or past its bound; only for objectives with a ratio.
+    whose clipped ratio is before, at or past its bound; only for objectives that clip a ratio.
   """
   logprobs = frozen_outputs(setup.over(base), {MODEL: params[MODEL]}, rollouts, packing).logprobs
   assert trace.logprobs is not None, "a reward model has no probabilities"
@@ -71,7 +71,8 @@ def movement(
     ratio, largest = common.ratio_and_largest(importance_ratio, now, old, mask, setup.objective.cfg)
     reached = surrogate.progress(ratio, largest, trace.advantages, trace.lower, trace.upper)
     tokens = mask * (trace.advantages != 0)  # none of a completion that is left out of the loss
-    for name, there in zip(("short", "at_bound", "past_bound"), reached):
+    clips = setup.objective.objective.bounds is not common.no_bounds
+    for name, there in zip(("short", "at_bound", "past_bound"), reached) if clips else ():
       metrics[f"tokens/{name}"] = _mean(there.astype(jnp.float32), tokens)
     ratios = jnp.broadcast_to(ratio, mask.shape)
     stands = jnp.where(tokens > 0, jnp.argmax(jnp.stack(reached), axis=0), NO_BOUND)

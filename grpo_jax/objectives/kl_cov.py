@@ -73,8 +73,7 @@ def loss(outputs: Outputs, batch: TrainBatch, cfg: ConfigDict) -> tuple[Array, M
   # |x| as x sign(x): at 0, where the first update is, it has no gradient; that of jnp.abs is 1
   held = cfg.penalty * batch.extra["held"] * moved * jnp.sign(moved)
   reported = metrics.policy_metrics(outputs, batch)
-  bounds = common.no_bounds(batch, cfg)
-  reported |= metrics.ratio_metrics(outputs, batch, cfg, common.token_ratio, bounds, gain)
+  reported |= metrics.ratio_metrics(outputs, batch, cfg, common.token_ratio, None, gain)
   kl = grpo.kl_term(logprobs, old, ref, cfg)
   bonus = common.entropy_bonus(outputs, batch, cfg)
   return jnp.sum(batch.weights * (kl + held - gain - bonus)), reported

@@ -9,7 +9,7 @@ Every objective that trains a policy reports `policy_metrics`:
                          mean and largest pi_old / pi_sampler by token, and their mean k3
     mismatch_square      mean of its square; the learner makes mismatch_ess of it
 
-Objectives with a ratio to the old policy report `ratio_metrics`:
+Objectives with a ratio to the old policy report `ratio_metrics`, the last four with bounds:
 
     surrogate            sum(weights * gain) / sum(weights), which the inner loop improves; no KL
     ratio ratio_max      pi / pi_old as the objective clips it, by token or by sequence
@@ -94,28 +94,31 @@ def ratio_metrics(
   batch: TrainBatch,
   cfg: ConfigDict,
   importance_ratio: Callable,
-  bounds: tuple[Array | float, Array | float],
+  bounds: tuple[Array | float, Array | float] | None,
   gain: Array,
   delta: float = 0.0,
 ) -> Metrics:
   """Returns the metrics of a surrogate `gain` [P, G, L] with bounds on the objective's
   `importance_ratio`.
 
-  `bounds` and `delta` are what `surrogate.clipped` was given.
+  `bounds` and `delta` are what `surrogate.clipped` was given; None: nothing is clipped.
   """
   mask = batch.mask
   logprobs, old, _ = jax.lax.stop_gradient(common.policies(outputs, batch))
-  lower, upper = bounds
   ratio, largest = common.ratio_and_largest(importance_ratio, logprobs, old, mask, cfg)
   ratio = jnp.broadcast_to(ratio, mask.shape)
-  low, high, above_delta = surrogate.beyond(ratio, batch.advantages, lower, upper, delta)
-  acting = mask * (batch.advantages != 0)
-  _, at, past = surrogate.progress(ratio, largest, batch.advantages, lower, upper)
   metrics = {
     "surrogate": (jax.lax.stop_gradient(jnp.sum(batch.weights * gain)), jnp.sum(batch.weights)),
     "ratio": token_mean(ratio, mask),
     "ratio_max": token_max(ratio, mask),
     "old_kl": token_mean(divergences.k3(old, logprobs), mask),
+  }
+  if bounds is None:
+    return metrics | kept(logprobs, old, batch, cfg)
+  low, high, above_delta = surrogate.beyond(ratio, batch.advantages, *bounds, delta)
+  acting = mask * (batch.advantages != 0)
+  _, at, past = surrogate.progress(ratio, largest, batch.advantages, *bounds)
+  metrics |= {
     "clip_low": token_mean(low.astype(jnp.float32), mask),
     "clip_high": token_mean(high.astype(jnp.float32), mask),
     "at_bound": token_mean(at.astype(jnp.float32), acting),

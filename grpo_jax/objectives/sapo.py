@@ -42,8 +42,7 @@ def loss(outputs: Outputs, batch: TrainBatch, cfg: ConfigDict) -> tuple[Array, M
   gain = surrogate.soft_gated(ratio, batch.advantages, tau)
   gain = gain * common.mismatch(logprobs, old, batch, cfg)
   reported = metrics.policy_metrics(outputs, batch)
-  bounds = common.no_bounds(batch, cfg)
-  reported |= metrics.ratio_metrics(outputs, batch, cfg, common.token_ratio, bounds, gain)
+  reported |= metrics.ratio_metrics(outputs, batch, cfg, common.token_ratio, None, gain)
   kl = grpo.kl_term(logprobs, old, ref, cfg)
   bonus = common.entropy_bonus(outputs, batch, cfg)
   return jnp.sum(batch.weights * (kl - gain - bonus)), reported
