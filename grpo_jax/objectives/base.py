@@ -134,7 +134,8 @@ class Objective:
   # with A > 0. Each is a number or [P, G, L]; (0, infinity) without a bound.
   bounds: Callable[[TrainBatch, ConfigDict], tuple[Array | float, Array | float]] = common.no_bounds
 
-  # (logprobs, batch) -> the advantages [P, G, L] under the policy as it is now.
+  # (logprobs, batch) -> the advantages [P, G, L] under the policy as it is now, for what is
+  # measured and shown of an update. The loss does not read them.
   live_advantages: Callable[[Array, TrainBatch], Array] = common.prepared_advantages
 
   # (rollouts, cfg, advantages) -> which groups teach nothing, [P] bool. Dynamic sampling drops
