@@ -18,7 +18,7 @@ from absl import flags
 from ml_collections import ConfigDict, config_flags
 
 from experiments import config_files
-from grpo_jax.config import sections, table
+from grpo_jax.config import comments, sections, table
 from grpo_jax.errors import GrpoError, SettingError, out_of_memory
 from grpo_jax.io import storage
 
@@ -58,7 +58,7 @@ def parse_arg(arg: str, **defaults: str | int | float | bool | tuple) -> ConfigD
       )
       raise SettingError(
         f"{name}: this config has no such argument; "
-        f"{f'it has: {known}' if known else 'it has none'}"
+        f"{f'it has: {known}' if known else 'it has none'}; a setting is --config.NAME=VALUE"
       )
     if name in seen:
       raise SettingError(f"{item}: {name} is given twice; give it once")
@@ -322,6 +322,13 @@ def _unknown_flag(error: flags.UnrecognizedFlagError, argv: list[str], names: li
 
 def _unknown_setting(name: str, config: ConfigDict, names: list[str]) -> str:
   """Returns the message for an unknown setting, with similar names or those of its section."""
+  section, _, last = name.rpartition(".")
+  if section == "objective" and section in names:
+    if any(last in settings for settings in comments.meanings("objectives").values()):
+      return (
+        f"--config.{name}: {config.objective.name} has no such setting, which other objectives "
+        f"have; it has: {', '.join(config.objective)}"
+      )
   close = nearest(name, names)
   if close:
     return f"--config.{name}: no such setting; did you mean {' or '.join(close)}?"

@@ -225,7 +225,7 @@ def choose(c: ConfigDict, name: str, teacher: str = "", table: Table = PRESETS) 
   except GrpoError as error:
     if name in table or "." in name:
       raise
-    close = difflib.get_close_matches(name, table, 1)
+    close = difflib.get_close_matches(name.lower(), table, 1)
     meant = f"did you mean {close[0]}? Or " if close else ""
     raise SettingError(
       f"objective={name}: {meant}choose from {', '.join(table)}, or give a file of yours, FILE.py"

@@ -136,7 +136,7 @@ class Sampler:
   carry: int = setting(0, Whole(0),
     "Groups, besides those of data.prompts, that are sampled at a time. A step ends without them "
     "and the next goes on with them (carried rollouts); 0: off.")
-  max_age: int = setting(2, Whole(1), "Most updates that a carried group may last.")
+  max_age: int = setting(2, Whole(1), "Most training steps that a carried group may last.")
   temperature: float = setting(1.0, TEMPERATURE,
     "Divides the logits; those of the learner too, in the loops online and iterative.")
   top_k: int = setting(0, Whole(0), "Samples from the k most likely tokens; 0: off.")

@@ -1,7 +1,7 @@
 // Shows the views of run_page.html: curves, results, settings, metrics and samples; run_charts.js is before it in the page.
 
 const $ = id => document.getElementById(id), main = document.querySelector("main");
-const { runs, panels, settings, glossary, seconds } = JSON.parse($("data").textContent);
+const { runs, panels, settings, of_objectives, glossary, seconds } = JSON.parse($("data").textContent);
 const COLORS = ["#3b6fb6", "#d1793a", "#4f9a5b", "#8a5fb0", "#5b5b5b", "#c0508a", "#9a8a2f"], DASHES = ["", "5 3", "2 3", "8 3 2 3"];
 const VIEWS = ["curves", "settings", "samples", "glossary"], UNITS = { step: "step", tokens: "million tokens", hours: "hours" };
 const color = n => COLORS[n % COLORS.length], dash = n => DASHES[Math.floor(n / COLORS.length) % DASHES.length];
@@ -126,10 +126,10 @@ function results() {
     "steps": run => whole(run.step.at(-1) ?? 0),
     "hours": run => short(run.result?.wall_s ? run.result.wall_s / 3600 : run.hours.at(-1) ?? 0),
     "million tokens": run => short(run.tokens.at(-1) ?? 0),
-    "reward at the end": run => last(run, "reward/mean") === undefined ? "" : short(last(run, "reward/mean")),
+    "reward of the last step": run => last(run, "reward/mean") === undefined ? "" : short(last(run, "reward/mean")),
     // a result has none where other problems were tested at the end
     "accuracy before": run => percent(run.result ? run.result.accuracy_before : run.metrics["eval/accuracy"]?.[1][0]),
-    "accuracy last": run => percent(run.result?.accuracy_after ?? last(run, "eval/accuracy")),
+    "accuracy last": run => percent(run.result?.accuracy_after ?? (run.metrics["eval/accuracy"]?.[1].length > 1 ? last(run, "eval/accuracy") : null)),
     "test problems, at most": run => last(run, "eval/accuracy") === undefined ? "" : String(run.config["eval.problems"] ?? ""),
     "state": run => run.result ? "finished" : "not finished",
   };
@@ -141,14 +141,15 @@ function results() {
 const written = value => value === undefined ? "" : JSON.stringify(value);
 // A run that is older than a setting has its default.
 const valueOf = (run, name) => written(run.config[name] ?? settings[name]?.default);
+const meaning = name => settings[name]?.meaning ?? of_objectives[name] ?? "";
 function setting(name) {
   const code = make("code", name);
-  if (settings[name]) code.title = settings[name].meaning;
+  if (meaning(name)) code.title = meaning(name);
   return code;
 }
 function settingsView() {
   const names = [...new Set(runs.flatMap(run => Object.keys(run.config)))];
-  const rows = chosen => chosen.map(name => [setting(name), ...runs.map(run => valueOf(run, name)), settings[name]?.meaning ?? ""]);
+  const rows = chosen => chosen.map(name => [setting(name), ...runs.map(run => valueOf(run, name)), meaning(name)]);
   const heads = ["setting", ...runs.map(run => run.name), "meaning"];
   const differs = name => new Set(runs.map(run => valueOf(run, name))).size > 1;
   const changed = name => settings[name] && runs.some(run => valueOf(run, name) !== written(settings[name].default));

@@ -12,7 +12,7 @@ import re
 from collections.abc import Sequence
 
 from grpo_jax.aliases import Json
-from grpo_jax.config import sections
+from grpo_jax.config import comments, sections
 from grpo_jax.io import storage
 from grpo_jax.reports import inspector, jsonl, panels
 from grpo_jax.run import writer
@@ -184,6 +184,14 @@ def grouped(runs: Sequence[Json]) -> list[Json]:
   return found
 
 
+def of_objectives(names: Sequence[str]) -> dict[str, str]:
+  """Returns what the settings of objectives mean; of a name that several have, that of `names`."""
+  found = comments.meanings("objectives")
+  last = ["shared_settings", *(name for name in names if name in found)]
+  order = sorted(found, key=lambda name: last.index(name) if name in last else -1)
+  return {f"objective.{key}": text for name in order for key, text in found[name].items()}
+
+
 def page(runs: Sequence[Json], glossary: list[tuple[list[str], str]], seconds: int) -> str:
   """Returns the page. No text of a run can become markup, see `inspector.page`."""
   names = ("run_page.html", "run_charts.js", "run_page.js")
@@ -192,10 +200,12 @@ def page(runs: Sequence[Json], glossary: list[tuple[list[str], str]], seconds: i
     name: {"meaning": row.meaning, "default": row.default}
     for name, row in sections.SETTINGS.items()
   }
+  objectives = [str(run["config"].get("objective.name", "")) for run in runs]
   data = {
     "runs": [{name: value for name, value in run.items() if name != "samples"} for run in runs],
     "panels": grouped(runs),
     "settings": known,
+    "of_objectives": of_objectives(objectives),
     "glossary": glossary,
     "seconds": seconds,
   }

@@ -6,14 +6,13 @@ python -m grpo_jax.setup.settings_page > docs/settings.md
 import collections
 import pathlib
 import re
-import types
 from collections.abc import Mapping, Sequence
 
 from ml_collections import ConfigDict
 
 import grpo_jax
-from grpo_jax import data, objectives
-from grpo_jax.config import sections
+from grpo_jax import objectives
+from grpo_jax.config import comments, sections
 from grpo_jax.config.table import Section
 from grpo_jax.errors import GrpoError
 from grpo_jax.setup import registry
@@ -44,10 +43,16 @@ They are in the section of `data` that has the name of the data set, as in
 `--config.data.arithmetic.max_steps=2`, and are defined in `grpo_jax/data/`.
 """
 # Folders and files that tell less of what a setting does: they check, show or plan a run.
-TELL_LESS = ("config/", "setup/checks", "setup/unread", "setup/room", "plan/", "reports/")
+TELL_LESS = (
+  "config/",
+  "setup/checks",
+  "setup/tracing",
+  "setup/unread",
+  "setup/room",
+  "plan/",
+  "reports/",
+)
 MOST_READERS = 3  # files in the column of a setting
-# In these folders the meaning of a setting is a comment behind it or on the lines before it.
-ASSIGNED = re.compile(r"^((?: *#.*\n)*) *c\.(\w+) = [^#\n]*(?:# (.*))?$", re.MULTILINE)
 
 
 def page() -> str:
@@ -109,7 +114,7 @@ def _objectives_table() -> str:
   for name in _objective_names():
     for setting, default in _leaves(registry.objective_defaults(name)):
       names[setting].setdefault(cell(default), []).append(name)
-  meanings = _meanings(objectives)
+  meanings = comments.meanings("objectives")
   rows = [
     (f"`objective.{setting}`", default, ", ".join(users), _meaning(meanings, users, setting))
     for setting, defaults in names.items()
@@ -120,32 +125,20 @@ def _objectives_table() -> str:
 
 def _data_table() -> str:
   """Returns the settings of all data sets."""
-  meanings = _meanings(data)
+  meanings = comments.meanings("data")
   rows = [
-    (f"`data.{name}.{setting}`", cell(default), meanings[name].get(setting, ""))
+    (f"`data.{name}.{setting}`", cell(default), _text(meanings[name].get(setting, "")))
     for name in sections.DATA_SETS
     for setting, default in _leaves(registry.data(name).settings())
   ]
   return _table(("setting", "default", "meaning"), rows)
 
 
-def _meanings(package: types.ModuleType) -> dict[str, dict[str, str]]:
-  """Returns the comments on the settings in each file of a package, by file and setting."""
-  meanings: dict[str, dict[str, str]] = {}
-  for file in sorted(pathlib.Path(package.__path__[0]).glob("*.py")):
-    comments = meanings[file.stem] = {}
-    for before, setting, behind in ASSIGNED.findall(file.read_text(encoding="utf-8")):
-      lines = [line.strip().removeprefix("#").strip() for line in before.splitlines()]
-      if text := behind or " ".join(lines):
-        comments[setting] = text.replace("|", "\\|")
-  return meanings
-
-
 def _meaning(meanings: dict[str, dict[str, str]], users: Sequence[str], setting: str) -> str:
   """Returns the comment on a setting that these objectives read: where they share it, or theirs."""
   shared = [file for file in meanings if file not in _objective_names()]
   files = [*users, *shared, *meanings] if len(users) == 1 else [*shared, *users]
-  return next((meanings[file][setting] for file in files if setting in meanings[file]), "")
+  return next((_text(meanings[file][setting]) for file in files if setting in meanings[file]), "")
 
 
 def _objective_names() -> list[str]:
@@ -165,6 +158,11 @@ def _is_objective(name: str) -> bool:
 def _leaves(section: ConfigDict) -> list[tuple[str, object]]:
   """Returns the names of the settings in a section and their defaults, in the file's order."""
   return [(name, section[name]) for name in section.to_dict()]
+
+
+def _text(meaning: str) -> str:
+  """Returns a comment as a cell of a table."""
+  return meaning.replace("|", "\\|")
 
 
 def cell(value: object) -> str:

@@ -59,7 +59,8 @@ def test_arguments_have_the_types_of_their_defaults():
   [
     (
       "layer=2",
-      "layer: this config has no such argument; it has: layers=8, chat=False, model=s|large",
+      "layer: this config has no such argument; it has: layers=8, chat=False, model=s|large; a "
+      "setting is --config.NAME=VALUE",
     ),
     ("layers=two", "layers=two: expected a whole number, as in layers=8"),
     ("layers", "layers: a value is missing; write layers=VALUE, as in layers=8"),
@@ -121,6 +122,15 @@ WRONG = [
   (
     ["--config=CONFIG", "--config.learner.lrr=1"],
     "--config.learner.lrr: no such setting; did you mean learner.lr?",
+  ),
+  (
+    ["--config=CONFIG", "--config.objective.tau_positive=2"],
+    "--config.objective.tau_positive: grpo has no such setting, which other objectives have; it "
+    "has: advantage, ",
+  ),
+  (
+    ["--config=CONFIG", "--config.objective.clip_hi=2"],
+    "--config.objective.clip_hi: no such setting; did you mean objective.clip_high",
   ),
   (
     ["--config=CONFIG", "--config.learner.zzz=1"],

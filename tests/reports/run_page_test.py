@@ -102,6 +102,14 @@ def test_runs_of_one_name_are_told_apart(folders, names):
   assert run_page.names_apart(folders) == names
 
 
+def test_what_an_objectives_settings_mean_is_that_of_the_run():
+  both = run_page.of_objectives(["sapo", "mine.py"])
+  assert both["objective.tau_positive"] == "how fast the gate closes where A > 0"
+  assert both["objective.keep_high"].startswith("the largest value that is kept")
+  of = {name: run_page.of_objectives([name])["objective.clip_high"] for name in ("grpo", "gmpo")}
+  assert of["gmpo"].startswith("log rho is bounded") and of["grpo"].startswith("the ratio is")
+
+
 def test_the_glossary_is_that_of_the_documentation(tmp_path):
   found = run_page.glossary_of(run_page.GLOSSARY)
   assert "truncated" in {name for names, _ in found for name in names}
@@ -155,7 +163,7 @@ def test_a_run_is_drawn_and_read_point_by_point(tmp_path):
   assert found["titles"][:2] == ["accuracy on the test split", "reward"]
   assert {"clip_low", "odd", "tokens"} <= set(found["titles"])
   assert found["tip"] == "step 2mean: 0.7"
-  assert found["cells"][1:] == ["2", "0.04", "3", "0.7", "25.0%", "25.0%", "not finished"]
+  assert found["cells"][1:] == ["2", "0.04", "3", "0.7", "25.0%", "not finished"]
   assert "it is slow" in found["warned"]
   (tmp_path / "run" / "result.json").write_text('{"wall_s": 360.0, "steps": 5}')
   hours = "return document.querySelectorAll('table')[0].querySelectorAll('td')[2].textContent;"
