@@ -187,12 +187,9 @@ class Learner:
       )
       metrics = rollouts.to_host(on_device)
     bound_programs(self.jitted_learn)
-    if metrics.get("grad_norm") == 0 and metrics.get("advantage_abs", 0) > 0:
+    for about, text in doubts(metrics).items():
       writer.warn(
-        "no gradient",
-        f"step {step + 1} trained nothing: the gradient is exactly 0, though its tokens have "
-        f"advantages; objective.name={self.experiment.objective.name!r} may compare the policy "
-        "with itself (common.policies gives the old one), or leave out all tokens",
+        about, f"step {step + 1}: {text} (objective.name={self.experiment.objective.name!r})"
       )
     if "mismatch_square" in metrics:
       metrics["mismatch_ess"] = effective_share(metrics["mismatch"], metrics.pop("mismatch_square"))
@@ -248,6 +245,22 @@ class Learner:
         f"{self.RATE}={self.cfg.lr}: {bad} updates in a row were not finite ({shown}); a lower one "
         f"may work; {safe()}"
       )
+
+
+def doubts(metrics: Mapping[str, Number]) -> dict[str, str]:
+  """Returns what a run is warned of after an update, by what it is about."""
+  found = {}
+  if metrics.get("grad_norm") == 0 and metrics.get("advantage_abs", 0) > 0:
+    found["no gradient"] = (
+      "the gradient is exactly 0, though tokens have advantages, so that nothing was trained: does "
+      "the loss compare the policy with itself, or leave out all tokens?"
+    )
+  odd = [name for name, value in metrics.items() if not np.isfinite(value)]
+  if odd and np.isfinite(metrics.get("loss", math.nan)):  # others are updates that are skipped
+    found["odd metrics"] = (
+      f"the loss is finite, and of its metrics {', '.join(odd)} are not: null in metrics.jsonl"
+    )
+  return found
 
 
 def effective_share(mean: float, mean_square: float) -> float:

@@ -50,17 +50,22 @@ def test_updates_are_measured_every_so_often_and_their_rate_is_told(monkeypatch)
 
 
 @pytest.mark.parametrize(
-  "gradient, advantage, told", [(0.0, 0.5, True), (0.0, 0.0, False), (1e-9, 0.5, False)]
+  "metrics, said",
+  [
+    ({"grad_norm": 0.0, "advantage_abs": 0.5}, ["no gradient"]),
+    ({"grad_norm": 0.0, "advantage_abs": 0.0}, []),
+    ({"grad_norm": 1e-9, "advantage_abs": 0.5}, []),
+    ({"loss": 0.5, "spread": math.nan, "ratio": 1.0}, ["odd metrics"]),
+    ({"loss": math.nan, "spread": math.nan}, []),
+  ],
 )
-def test_a_step_with_advantages_and_without_a_gradient_is_told(
-  gradient, advantage, told, monkeypatch
-):
-  own = of_updates(monkeypatch, {"grad_norm": gradient, "advantage_abs": advantage})
+def test_a_step_that_trains_nothing_or_has_odd_metrics_is_told(metrics, said, monkeypatch):
+  own, found = of_updates(monkeypatch, metrics), {}
   own.measure_every, own.experiment = 0, stub(objective=stub(name="mine.py"))
-  said = []
-  own.learn(2, groups(1), stub(phase=WRITER.phase, warn=lambda about, text: said.append(text)))
-  assert [text.startswith("step 3 trained nothing") for text in said] == [True] * told
-  assert not told or "objective.name='mine.py'" in said[0]
+  own.learn(2, groups(1), stub(phase=WRITER.phase, warn=found.__setitem__))
+  assert list(found) == said
+  assert all(text.startswith("step 3: the ") for text in found.values())
+  assert all(text.endswith(" (objective.name='mine.py')") for text in found.values())
 
 
 def test_a_schedule_is_of_all_updates_of_a_run(monkeypatch):
