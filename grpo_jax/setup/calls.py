@@ -35,26 +35,31 @@ def call(shown: str, name: str, expects: str, function: Callable, *args: Any) ->
     first = (str(error).strip().splitlines() or [""])[0][:300]
     raise SettingError(
       f"{shown}: {name} ({place(function, error)}) failed, {type(error).__name__}: {first}"
-      f"{_hint(name, error, first)}; it should return {expects}"
+      f"{_hint(name, function, error, first)}; it should return {expects}"
     ) from error
 
 
-def _hint(name: str, error: BaseException, first: str) -> str:
+def _hint(name: str, function: Callable, error: BaseException, first: str) -> str:
   """Returns what often causes such an error, in brackets; "" if nothing is known.
 
   Args:
     name: of the function.
+    function: that was called.
     error: that it raised.
     first: line of its message.
   """
-  if isinstance(error, jax.errors.JAXTypeError) or "truth value of an array" in first:
+  branches = "truth value of an array" in first and name not in ("check", "settings", "needs")
+  if branches or isinstance(error, jax.errors.JAXTypeError):
     return " (jax traces it, so that it sees no values: use jnp.where for an `if`)"
-  if isinstance(error, KeyError | AttributeError) and _A_NAME.fullmatch(first):
+  missing = isinstance(error, KeyError | AttributeError) and _A_NAME.fullmatch(first)
+  if missing and name != "the function":  # an advantage has arguments, and no settings
     return (
       " (where that is a setting, `settings` does not give it: add yours to those of the objective "
       f"whose {name} it is, as in c = grpo.settings())"
     )
-  if "NoneType" in first and name == "loss":
+  if "NoneType" in first and any(
+    "old_logprobs" in (x.line or "") for x in _frames(function, error)
+  ):
     return (
       " (batch.old_logprobs is None in a single update by the policy that sampled: use "
       "common.policies)"
@@ -68,9 +73,15 @@ def place(function: Callable, error: BaseException | None = None) -> str:
   code = getattr(below, "__code__", None)
   if code is None:
     return type(below).__name__
-  frames = traceback.extract_tb(error.__traceback__) if error else []
-  lines = [frame.lineno for frame in frames if frame.filename == code.co_filename]
+  lines = [frame.lineno for frame in _frames(function, error)] if error else []
   return f"{code.co_filename}, line {lines[-1] if lines else code.co_firstlineno}"
+
+
+def _frames(function: Callable, error: BaseException) -> list[traceback.FrameSummary]:
+  """Returns what of an error's traceback is in the file of a function."""
+  code = getattr(written(function), "__code__", None)
+  file = code.co_filename if code else None
+  return [frame for frame in traceback.extract_tb(error.__traceback__) if frame.filename == file]
 
 
 def written(function: Callable) -> Callable:

@@ -22,9 +22,10 @@ from grpo_jax.objectives.base import ConfiguredObjective, Needs
 from grpo_jax.setup import calls, constants
 from grpo_jax.setup.abstract import Sizes, trace, wrong
 from grpo_jax.setup.experiment import Experiment
-from grpo_jax.types import STOPPED, Array, Outputs, Prompts, Rollouts, Scores, TrainBatch
+from grpo_jax.types import STOPPED, Outputs, Prompts, Rollouts, Scores, TrainBatch
 
 LARGEST_TRIED = 2**22  # tokens of the rollouts that an advantage is computed for
+LARGEST_SLICED = 2**18  # and of those whose loss is computed in slices
 
 
 def check_objective(experiment: Experiment) -> None:
@@ -77,53 +78,54 @@ def check_objective(experiment: Experiment) -> None:
       advantages,
     )
   _check_loss(experiment, configured, sizes, batch)
-  if "." in experiment.objective.name and source == "live":
+  if "." in experiment.objective.name:
     check_slices(experiment, sizes)
 
 
 def check_slices(experiment: Experiment, sizes: Sizes) -> None:
   """Refuses a loss that is no sum over its tokens, where a run gives it microbatches.
 
-  It is computed for two groups at once, and for each of them.
+  The gradient of each half of a batch is compared with that of the whole batch there.
   """
-  cfg, configured = experiment.learner, experiment.objective
-  two = Sizes(sizes | {"P": 2})
-  cut = passes.microbatches_of_minibatch(cfg, sizes["P"] // cfg.minibatches) > 1
-  if not cut or configured.trains_reward_model or two["G"] * two["L"] > LARGEST_TRIED:
+  cfg, configured, n_prompts = experiment.learner, experiment.objective, sizes["P"]
+  if passes.microbatches_of_minibatch(cfg, n_prompts // cfg.minibatches) == 1:
     return
-  rollouts = _some_rollouts(_rollouts(two, "live", configured, cfg.mu * cfg.minibatches))
-  shape = rollouts.tokens.shape
-  logprobs = -0.5 - 0.1 * np.random.default_rng(0).random(shape, np.float32)
-  more = {
-    name: logprobs
-    for name in ("old_logprobs", "ref_logprobs")
-    if getattr(rollouts, name) is not None
-  }
-  rollouts = dataclasses.replace(rollouts, sampler_logprobs=logprobs, **more)
-  shown = f"objective.name={configured.name!r}"
-
-  def losses(rollouts: Rollouts) -> tuple[Array, Array]:
-    batch = configured.prepare(rollouts)
-    now = jnp.asarray(logprobs) * 0.9
+  length = max(1, min(sizes["L"], LARGEST_SLICED // (n_prompts * sizes["G"])))
+  cut = Sizes(sizes | {"L": length})
+  like = _rollouts(cut, experiment.source, configured, cfg.mu * cfg.minibatches)
+  rollouts = _some_rollouts(like)
+  logprobs = -0.5 - 0.1 * np.random.default_rng(0).random(rollouts.tokens.shape, np.float32)
+  names = ("sampler_logprobs", "old_logprobs", "ref_logprobs")
+  known: Json = {name: logprobs for name in names if getattr(like, name) is not None}
+  rollouts = dataclasses.replace(rollouts, **known)
+  now = jnp.asarray(0.9 * logprobs)
+  outputs: Outputs | Scores = Scores(now)
+  if not configured.trains_reward_model:
     values = now if Needs.CRITIC in configured.needs else None
     divergence = -now if Needs.TEACHER in configured.needs else None
     outputs = Outputs(now, -now, jnp.exp(2 * now), values, divergence)
 
-    def of(start: int, end: int) -> Array:
-      part = jax.tree.map(lambda x: x[start:end], (outputs, batch))
-      return configured.loss(*part)[0]
+  def gradient(outputs: Outputs | Scores, batch: TrainBatch) -> Any:
+    return jax.grad(lambda outputs: configured.loss(outputs, batch)[0])(outputs)
 
-    return of(0, 2), of(0, 1) + of(1, 2)
+  def part(start: int, end: int) -> Any:
+    own = jax.tree.map(lambda x: x[start:end], (outputs, batch))
+    return calls.call(shown, "loss", "(loss, metrics)", jax.jit(gradient), *own)
 
-  expects = "a sum over its tokens"
-  whole, added = calls.call(shown, "loss", expects, jax.jit(losses), rollouts)
-  if not np.allclose(whole, added, rtol=1e-3, atol=1e-6, equal_nan=True):
-    place = calls.place(configured.objective.loss)
-    raise SettingError(
-      f"{shown}: loss ({place}) is {whole:.4g} for two groups, and the sum of their own losses is "
-      f"{added:.4g}; with learner.microbatch={cfg.microbatch} it should be a sum over tokens, as "
-      "jnp.sum(batch.weights * token_loss), where batch.weights has the denominators"
-    )
+  shown, half = f"objective.name={configured.name!r}", n_prompts // 2
+  prepare = jax.jit(configured.prepare)
+  batch = calls.call(shown, "prepare", "a TrainBatch", prepare, rollouts)
+  whole = jax.tree.leaves(part(0, n_prompts))
+  halves = [jax.tree.leaves(part(*ends)) for ends in ((0, half), (half, n_prompts))]
+  for once, first, second in zip(whole, *halves):
+    apart = np.concatenate([first, second]) - once
+    if np.abs(apart).max() > 1e-3 * np.abs(once).max():
+      raise SettingError(
+        f"{shown}: loss ({calls.place(configured.objective.loss)}) has another gradient for each "
+        f"half of a batch than for the whole; with learner.microbatch={cfg.microbatch} it should "
+        "be a sum over tokens, jnp.sum(batch.weights * token_loss), since batch.weights has the "
+        "denominators of the whole batch"
+      )
 
 
 def check_advantage(
@@ -210,11 +212,13 @@ def _some_rollouts(like: Rollouts) -> Rollouts:
   some.lengths[:] = length
   some.prompts.lengths[:] = 1
   some.ended[:] = STOPPED
-  some.rewards[1:, :, -1] = np.arange(group) % 2
-  some.given[:, :, -1] = True
-  if n_prompts > 2:  # a prompt that only fills the batch
-    some.lengths[-1], some.prompts.lengths[-1], some.given[-1], some.rewards[-1] = 0, 0, False, 0
-  some.components[:] = some.rewards.sum(2)[..., None]
+  last = slice(-1, None) if n_prompts > 2 else slice(0)  # a prompt that only fills the batch
+  some.lengths[last], some.prompts.lengths[last] = 0, 0
+  if some.rewards is not None:
+    some.rewards[1:, :, -1] = (1 + np.arange(group)) % 2
+    some.given[:, :, -1] = True
+    some.given[last], some.rewards[last] = False, 0
+    some.components[:] = some.rewards.sum(2)[..., None]
   return some
 
 

@@ -179,6 +179,10 @@ FUNCTIONS = {
     "'NoneType' (batch.old_logprobs is None in a single update by the policy that sampled: use "
     "common.policies)"
   ),
+  "def loss(outputs, batch, cfg): return jnp.sum(outputs.logprobs - batch.ref_logprobs), {}": (
+    "loss (FILE) failed, TypeError: unsupported operand type(s) for -: 'DynamicJaxprTracer' and "
+    "'NoneType'; it should return"
+  ),
   "def loss(outputs, batch, cfg): return jnp.sum(outputs.logprobs), {'reward/future': (1.0, 1.0)}": (
     "its loss returns the metric 'reward/future', and names that begin with reward/ are a run's own"
   ),
@@ -262,16 +266,21 @@ def with_microbatches(objective):
   return config
 
 
-def test_a_loss_that_is_no_sum_cannot_be_cut_into_microbatches(tmp_path):
+@pytest.mark.parametrize(
+  "value",
+  [
+    "-jnp.mean(batch.mask * batch.advantages * outputs.logprobs)",
+    "-jnp.mean(jnp.exp(outputs.logprobs - stop(outputs.logprobs)) * batch.advantages)",
+    "-jnp.sum(batch.mask * batch.advantages * outputs.logprobs) / jnp.sum(batch.mask)",
+  ],
+)
+def test_a_loss_that_is_no_sum_cannot_be_cut_into_microbatches(value, tmp_path):
   """Its gradient would depend on their number."""
-  loss = (
-    "def loss(outputs, batch, cfg): return -jnp.mean(batch.mask * batch.advantages * "
-    "outputs.logprobs), {}"
-  )
+  loss = f"def loss(outputs, batch, cfg): return {value}, {{}}"
   file = tmp_path / "own.py"
   file.write_text(START + with_field(loss))
   said = refusal(with_microbatches(file))
-  assert said.startswith(f"objective.name='{file}': loss ({file}, line 12) is ")
+  assert said.startswith(f"objective.name='{file}': loss ({file}, line 12) has another gradient")
   assert "with learner.microbatch=2 it should be a sum over tokens" in said
   resolve(arithmetic.get_config(f"objective={file}"))  # whole, it is a mean as any other
 
@@ -289,6 +298,26 @@ def test_the_losses_of_the_folder_are_sums(module, tmp_path):
   tracing.check_objective(make(with_microbatches(f"{file}{teacher}")))
 
 
+@pytest.mark.parametrize("value, fits", [("jnp.sum(x) / len(x)", False), ("jnp.sum(x)", True)])
+def test_a_loss_of_pairs_is_a_sum_too(value, fits, tmp_path):
+  file = tmp_path / "own.py"
+  file.write_text(
+    f"{START}from grpo_jax.objectives import dpo\n"
+    "def loss(outputs, batch, cfg):\n"
+    "  x = jax.nn.softplus(-(outputs.logprobs[:, 0] - outputs.logprobs[:, 1]).sum(1))\n"
+    f"  return {value}, {{}}\n"
+    "OBJECTIVE = dataclasses.replace(dpo.OBJECTIVE, loss=loss)\n"
+  )
+  config = with_microbatches(file)
+  config.loop, config.offline.data, config.offline.pairs = "offline", "pairs", "pairs.jsonl"
+  config.ref_from = str(tmp_path)
+  if fits:
+    tracing.check_objective(make(config))
+  else:
+    with pytest.raises(SettingError, match="has another gradient for each half of a batch"):
+      tracing.check_objective(make(config))
+
+
 def test_a_loss_may_have_terms_that_are_only_reported(tmp_path):
   """A constant, and one that says so."""
   loss = (
@@ -296,7 +325,7 @@ def test_a_loss_may_have_terms_that_are_only_reported(tmp_path):
     " - jnp.sum(batch.weights * outputs.logprobs)), {}"
   )
   (tmp_path / "own.py").write_text(START + with_field(loss))
-  resolve(arithmetic.get_config(f"objective={tmp_path}/own.py"))
+  resolve(with_microbatches(tmp_path / "own.py"))
 
 
 def test_a_rule_that_ends_the_passes_needs_its_metric(tmp_path):
