@@ -6,6 +6,7 @@ import re
 import grpo_jax
 
 # The meaning of a setting is a comment behind it or on the lines before it.
+DOCSTRING = re.compile(r'"""[\s\S]*?"""')
 ASSIGNED = re.compile(r"^((?: *#.*\n)*) *c\.(\w+) = [^#\n]*(?:# (.*))?$", re.MULTILINE)
 
 
@@ -21,8 +22,9 @@ def meanings(package: str) -> dict[str, dict[str, str]]:
   found: dict[str, dict[str, str]] = {}
   for file in sorted((pathlib.Path(grpo_jax.__path__[0]) / package).glob("*.py")):
     comments = found[file.stem] = {}
-    for before, setting, behind in ASSIGNED.findall(file.read_text(encoding="utf-8")):
+    text = DOCSTRING.sub("", file.read_text(encoding="utf-8"))
+    for before, setting, behind in ASSIGNED.findall(text):
       lines = [line.strip().removeprefix("#").strip() for line in before.splitlines()]
-      if text := behind or " ".join(lines):
-        comments[setting] = text
+      if meaning := behind or " ".join(lines):
+        comments[setting] = meaning
   return found

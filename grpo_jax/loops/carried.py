@@ -11,7 +11,7 @@ fresh ones, so that no slot waits for the longest completions. With P = 2 and C 
     group 4                 =======|
     group 5                 ======= ==|
 
-A group that was carried over `sampler.max_age` updates is due: its step waits for it. So nothing
+A group that was carried over `sampler.max_age` steps is due: its step waits for it. So nothing
 that was sampled is lost, and no token that is learned from is older than that.
 
 `sampler_logprobs` are those of the policy that sampled each token. The ratio is that of the policy
@@ -63,7 +63,7 @@ class Carrier:
     key: of the noise of the run.
     prompts: P.
     carry: C.
-    max_age: most updates that a group may last.
+    max_age: most steps that a group may last.
   """
 
   def __init__(self, examples: Examples, key: jax.Array, *, prompts: int, carry: int, max_age: int):
@@ -167,7 +167,7 @@ def sample_once(
     groups: `[N, ...]`.
     due: `[N]`, the groups that are waited for.
     key: of the noise.
-    step: the number of updates before.
+    step: the number of steps before.
   """
   sample, environment, e = generator.sample, generator.environment, groups.episodes
   turn_length = environment.turn_length if environment else 0
@@ -220,7 +220,7 @@ def age_metrics(batch: Groups, step: int, left: int) -> dict[str, float]:
 
   Args:
     batch: that is learned from.
-    step: the number of updates before it.
+    step: the number of steps before it.
     left: groups that go on.
   """
   age = (step - batch.episodes.version)[batch.episodes.sampled]

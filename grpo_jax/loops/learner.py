@@ -253,7 +253,7 @@ def doubts(metrics: Mapping[str, Number]) -> dict[str, str]:
   if metrics.get("grad_norm") == 0 and metrics.get("advantage_abs", 0) > 0:
     found["no gradient"] = (
       "the gradient is exactly 0, though tokens have advantages, so that nothing was trained: does "
-      "the loss compare the policy with itself, or leave out all tokens?"
+      "the loss compare the policy with itself, leave out all tokens, or has it reached its aim?"
     )
   odd = [name for name, value in metrics.items() if not np.isfinite(value)]
   if odd and np.isfinite(metrics.get("loss", math.nan)):  # others are updates that are skipped

@@ -38,8 +38,8 @@ SPEEDS = (
   ("tokens_per_s/step", "whole step"),
 )
 # What never exceeds this in a whole run is not drawn. At mu = 1 the loss of a policy gradient is 0
-# up to rounding, whatever is learned, and nothing is clipped. Objectives without a clip report 0 as
-# well, and those that learn from every group report that none lacks variance.
+# up to rounding, whatever is learned, and nothing is clipped. Objectives that learn from
+# every group report that none lacks variance.
 LEAST = {"loss": 1e-5, "clip_low": 0.0, "clip_high": 0.0, "zero_variance": 0.0}
 PANELS = (
   ACCURACY,

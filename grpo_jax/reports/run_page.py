@@ -187,8 +187,12 @@ def grouped(runs: Sequence[Json]) -> list[Json]:
 def of_objectives(names: Sequence[str]) -> dict[str, str]:
   """Returns what the settings of objectives mean; of a name that several have, that of `names`."""
   found = comments.meanings("objectives")
-  last = ["shared_settings", *(name for name in names if name in found)]
-  order = sorted(found, key=lambda name: last.index(name) if name in last else -1)
+  last = ["grpo", "shared_settings", *(name for name in names if name in found)]
+  # one of the user's own may have a setting of the same name that means another thing
+  first = (
+    [] if set(filter(None, names)) - set(found) else [name for name in found if name not in last]
+  )
+  order = [*first, *last]
   return {f"objective.{key}": text for name in order for key, text in found[name].items()}
 
 

@@ -10,4 +10,5 @@ def test_the_meaning_is_the_comment_behind_a_setting_or_on_the_lines_before_it()
     "what the difference is divided by: the std of the rewards of the group, of those of the "
     "batch, or of all advantages of the batch, or nothing: group, batch, advantages, none"
   )
+  assert "temperature" not in found["shared_settings"]  # of the example in its docstring
   assert "max_steps" in comments.meanings("data")["arithmetic"]

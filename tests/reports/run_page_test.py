@@ -103,6 +103,7 @@ def test_runs_of_one_name_are_told_apart(folders, names):
 
 
 def test_what_an_objectives_settings_mean_is_that_of_the_run():
+  assert "objective.tau_positive" not in run_page.of_objectives(["grpo", "mine.py"])
   both = run_page.of_objectives(["sapo", "mine.py"])
   assert both["objective.tau_positive"] == "how fast the gate closes where A > 0"
   assert both["objective.keep_high"].startswith("the largest value that is kept")
