@@ -91,7 +91,7 @@ class Problems:
   reasoning-gym has none (as for rush_hour, which has many answers and a scorer).
 
   Problem i of a split is the first one of the split among the i-th problems of data sets 0, 1, 2,
-  ... Data set n of `size` problems is `make(n)`.
+  ... One that the task fails to make is passed over. Data set n of `size` problems is `make(n)`.
   """
 
   def __init__(
@@ -108,16 +108,22 @@ class Problems:
     index = operator.index(index)
     if not 0 <= index < self._size:
       raise IndexError(f"problem {index} of {self._size}")
+    failed: Exception | None = None
     for attempt in range(TRIES):
       if attempt == len(self._datasets):
         self._datasets.append(self._make(attempt))
-      entry = self._datasets[attempt][index]
+      try:
+        entry = self._datasets[attempt][index]
+      except Exception as error:  # some tasks find no problem for some seeds
+        failed = error
+        continue
       if split_of(entry["question"]) == self._split:
         return self._example(entry, self._datasets[attempt])
+    why = f"; {type(failed).__name__}: {failed}" if failed else ""
     raise SettingError(
       f"data.reasoning_gym.task={self._task!r}: of {TRIES} problems none has a question of split "
-      f"{self._split}; it has too few questions to be split: use a larger level, or settings with "
-      "more of them"
+      f"{self._split}; it has too few questions to be split: use another level, or settings with "
+      f"more of them{why}"
     )
 
   def _example(self, entry: Record, dataset: Dataset) -> Example:

@@ -81,6 +81,19 @@ def test_a_task_of_too_few_questions_is_refused():
     data.Problems(lambda number: same, "why", other, 4, "tags")[0]
 
 
+def test_a_problem_that_the_task_fails_to_make_is_passed_over():
+  class Failing:
+    def __getitem__(self, index):
+      raise ValueError("no valid expression after 100 attempts")
+
+  whole = [{"question": "Why?", "answer": None}] * 4
+  of = data.split_of("Why?")
+  found = data.Problems(lambda number: whole if number else Failing(), "why", of, 4, "tags")
+  assert found[2].question == "Why?"
+  with pytest.raises(SettingError, match="ValueError: no valid expression after 100 attempts$"):
+    data.Problems(lambda number: Failing(), "why", of, 4, "tags")[0]
+
+
 def test_without_the_package_there_is_a_line_that_says_what_to_install(monkeypatch):
   monkeypatch.setitem(sys.modules, "reasoning_gym", None)
   with pytest.raises(SettingError, match=r"pip install -e '\.\[gym\]'"):
