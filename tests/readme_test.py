@@ -13,9 +13,11 @@ import house
 import pytest
 from conftest import ROOT
 
-from experiments import config_files
+from experiments import arithmetic, config_files
 from experiments.arguments import names_of
 from grpo_jax.loops import online
+from grpo_jax.setup import modules, registry
+from grpo_jax.setup.resolve import resolve
 
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 OWN = (ROOT / "docs" / "own.md").read_text(encoding="utf-8")
@@ -88,6 +90,38 @@ def test_a_file_of_ones_own(title, program, tmp_path):
   assert name != "my_reward.py" or {"reward/short", "reward/rare"} <= line.keys()
   assert not line["reward_faults"]
   assert line["skipped_steps"] == 0
+
+
+def test_an_objective_that_calls_another(tmp_path):
+  ((_, text),) = section("An advantage that depends on the policy as it is now")
+  file = tmp_path / "near.py"
+  file.write_text(text)
+  config = arithmetic.get_config(f"objective={file}")
+  config.update_from_flattened_dict({"learner.microbatch": 4, "objective.decay": 8.0})
+  resolve(config)
+
+
+def test_which_objectives_have_a_setting():
+  """Four sentences of docs/objectives.md name them."""
+  page = " ".join((ROOT / "docs" / "objectives.md").read_text(encoding="utf-8").split())
+  every = set(modules.offered("grpo_jax.objectives").split(", "))
+  has = {
+    setting: {name for name in every if setting in registry.objective_defaults(name)}
+    for setting in ("advantage", "beta", "keep", "aggregation")
+  }
+  for names, before, after in (
+    (has["advantage"], "`objective.advantage` is a setting of ", ", and of an objective of your"),
+    (has["beta"] - {"dpo"}, "or the policy before training, in ", ". (In `dpo` it is another"),
+    (has["keep"], "leave some tokens out, in ", ". (The ratio of"),
+    (
+      every - has["aggregation"] - {"reward_model"},
+      "`sequence_mean`; ",
+      " do not have the setting",
+    ),
+  ):
+    assert after in page
+    named = page.partition(after)[0].rpartition(before)[2].replace(" and ", ", ").split(", ")
+    assert set(named) == names, before
 
 
 def test_the_test_of_an_objective(program, tmp_path):
