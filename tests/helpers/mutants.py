@@ -1382,6 +1382,20 @@ MUTANTS = (
     "tests/learning/passes_test.py::test_only_completions_with_a_teacher_are_learned_from_each_after_its_own_prompt",
   ),
   Mutant(
+    "a mean over a slice passes for a sum",
+    "grpo_jax/setup/tracing.py",
+    "if np.abs(apart).max() > 1e-3 * np.abs(once).max():",
+    "if np.abs(apart).max() < 0:",
+    "tests/setup/tracing_test.py::test_a_loss_that_is_no_sum_cannot_be_cut_into_microbatches",
+  ),
+  Mutant(
+    "an example in a docstring passes for a setting",
+    "grpo_jax/config/comments.py",
+    'DOCSTRING.sub("", file.read_text(encoding="utf-8"))',
+    'file.read_text(encoding="utf-8")',
+    "tests/config/comments_test.py::test_the_meaning_is_the_comment_behind_a_setting_or_on_the_lines_before_it",
+  ),
+  Mutant(
     "a group shares a prompt that tells more than the solution",
     "grpo_jax/loops/teacher_prompts.py",
     'if told(setting.prompt) == {"solution"}:',
