@@ -224,7 +224,7 @@ def gdpo(components: Array, weights: Array, real: Array, ddof: int = 1, eps: flo
 
   S is the weighted sum over rewards of (r - mean(R)) / (std(R) + eps) in the group. A group in
   which every reward is flat keeps advantage 0 exactly; the batch's mean, 0 up to rounding, would
-  leave a small remainder.
+  leave a small remainder. A completion without any reward has advantage 0 and does not count.
 
   Args:
     components: [P, G, N] float, N rewards of each completion; NaN, which adds 0, where one is None.
@@ -246,9 +246,10 @@ def gdpo(components: Array, weights: Array, real: Array, ddof: int = 1, eps: flo
     return group_relative(jnp.where(given, reward, 0.0), given, ddof=ddof, eps=eps)
 
   total = jnp.sum(jax.vmap(normalise)(components_NxPxGx1)[..., 0] * weights[:, None, None], axis=0)
-  taught = real & jnp.any(total != 0.0, axis=1, keepdims=True)
-  scaled = (total - masked.masked_mean(total, real)) / (
-    masked.masked_std(total, real, None, ddof) + eps
+  scored = real & ~jnp.all(jnp.isnan(components), axis=2)
+  taught = scored & jnp.any(total != 0.0, axis=1, keepdims=True)
+  scaled = (total - masked.masked_mean(total, scored)) / (
+    masked.masked_std(total, scored, None, ddof) + eps
   )
   return jnp.where(taught, scaled, 0.0)
 

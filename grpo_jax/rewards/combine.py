@@ -3,7 +3,7 @@
 A reward that fails does not end the run: the fault is recorded and a configured value is given. A
 reward that fails on every completion, or raises SettingError, ends it. One that returns None or an
 empty list gives the completion no reward; a completion without any reward does not count in the
-mean of its group. (TRL leaves such a reward out, too, but counts a completion without any as 0.)
+mean of its group.
 
 A reward that looks at a whole group is called once for it, and gives each of its completions a
 number.

@@ -208,6 +208,16 @@ def test_gdpo():
   np.testing.assert_array_equal(a[1], 0.0)
 
 
+def test_a_completion_without_any_reward_does_not_count_in_gdpos_batch():
+  rng = np.random.default_rng(0)
+  components = rng.normal(size=(2, 3, 2))
+  without = np.concatenate([components, np.full((2, 1, 2), np.nan)], axis=1)
+  want = adv.gdpo(jnp.asarray(components), jnp.ones(2), jnp.ones((2, 3), bool))
+  got = adv.gdpo(jnp.asarray(without), jnp.ones(2), jnp.ones((2, 4), bool))
+  np.testing.assert_allclose(got[:, :3], want, rtol=1e-5)
+  np.testing.assert_array_equal(got[:, 3], 0.0)
+
+
 def test_gae_is_the_written_out_loop():
   rng = np.random.default_rng(0)
   rewards, values = rng.normal(size=(2, 3, 5)), rng.normal(size=(2, 3, 5))
