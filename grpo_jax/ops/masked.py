@@ -80,7 +80,7 @@ def token_weights(
   """Returns weights [P, G, L] such that a batch's loss is sum(weights * token_loss).
 
   sequence_mean     m / (|o| N)              GRPO: mean over completions of the mean over tokens
-  token_mean        m / sum of m             over the whole update's batch (TRL's dapo)
+  token_mean        m / sum of m             over the whole update's batch
   group_token_mean  m / (tokens of its group * number of groups)      DAPO, arXiv 2503.14476, eq. 8
   constant          m / (N * max_length)     Dr.GRPO, arXiv 2503.20783
   prompt_sum        m / number of groups     no 1/G, no 1/|o|: "how much, not how fast"

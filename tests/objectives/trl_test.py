@@ -17,8 +17,10 @@ clamps        Log-ratios are cut to [-20, 20] here, and log pi_ref - log pi at 2
               In VESPO it cuts the log-ratio of a token to [-20, 20], log W to [log 1e-8, 20], and
               lambda at 1e-4; we cut log W alone, to [-20, 20]. No case goes so far.
 k3            It is computed by expm1 here.
-bnpo, dapo    In TRL one is a mean over the tokens of a microbatch, the other over those of the
-              batch. Both are `token_mean` here, over the batch. A case is one microbatch.
+bnpo, dapo    In TRL one is a mean over the tokens of a microbatch. The other (and cispo and vespo)
+              divides by the tokens of the rollout over the number of its minibatches. All are
+              `token_mean` here, over the tokens of the update. A case is one microbatch and one
+              minibatch.
 luspo         TRL adds up tokens. `aggregation="constant"` divides by `max_length` as well, which is
               1 in these cases.
 cispo         TRL's cap is `epsilon_high` itself, ours 1 + clip_high. TRL can also take the
