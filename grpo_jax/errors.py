@@ -103,4 +103,5 @@ def said_of(setting: str) -> Iterator[None]:
   except GrpoError as error:
     if not setting:
       raise
-    raise type(error)(_INIT_FROM.sub(f"{setting}=", str(error))) from error
+    text = str(error).replace("--config.init_from=", f"{setting}=")
+    raise type(error)(_INIT_FROM.sub(f"{setting}=", text)) from error

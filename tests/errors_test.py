@@ -51,9 +51,9 @@ def test_a_kind_is_told_apart_from_the_others(kind):
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_setting_is_renamed_in_errors_of_every_kind(kind):
   with pytest.raises(GrpoError) as caught, errors.said_of("--path"):
-    raise kind("init_from=x: no such folder; my.init_from=x stays")
+    raise kind("init_from=x: no such folder; my.init_from=x stays; then --config.init_from=DIR")
   assert type(caught.value) is kind
-  assert str(caught.value) == "--path=x: no such folder; my.init_from=x stays"
+  assert str(caught.value) == "--path=x: no such folder; my.init_from=x stays; then --path=DIR"
 
 
 def test_an_error_is_said_again_as_another_kind():

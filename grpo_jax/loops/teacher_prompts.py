@@ -37,6 +37,8 @@ from grpo_jax.types import Completion, Example, Prompts
 
 FIELDS = ("question", "solution", "success", "feedback")
 FIELD = re.compile(r"\{(" + "|".join(FIELDS) + r")\}")
+PLACE = re.compile(r"(?<![\w\\])\{([a-z_]+)\}")  # not that of \boxed{answer}
+BACKSLASH_N = re.compile(r"\\n(?![a-z])")  # not that of \neq
 
 Warn = Callable[[str, str], None]  # `Writer.warn`: takes what it is about, and a text
 
@@ -47,6 +49,14 @@ def check(experiment: Experiment) -> None:
   if not prompt:
     return
   shown, fields = f"reference.prompt={prompt!r:.80}", FIELD.findall(prompt)
+  if unknown := [name for name in PLACE.findall(prompt) if name not in FIELDS]:
+    known = ", ".join(f"{{{name}}}" for name in FIELDS)
+    raise SettingError(f"{shown}: {{{unknown[0]}}} is filled in by nothing; use some of {known}")
+  if BACKSLASH_N.search(prompt):
+    raise SettingError(
+      f"{shown}: has a backslash and an n in place of a line break; in a shell write "
+      "--config.reference.prompt=$'...'"
+    )
   if "question" not in fields or len(set(fields)) < 2:
     raise SettingError(
       f"{shown}: use a text with {{question}} and what the policy is not told: {{solution}}, "
@@ -218,8 +228,14 @@ def feedback(
       text, message = guarded(call, function, example, completion)
       if message:
         warn("feedback", f"a reward's feedback failed: {message}; it counts as none")
-      elif text:
-        said.append(str(text))
+      elif text and not isinstance(text, str):
+        warn(
+          "feedback",
+          f"a reward's feedback returned a {type(text).__name__}, and counts as none; it should "
+          "return a text or None",
+        )
+      elif text and text not in said:  # rewards of one file have one feedback
+        said.append(text)
   return "\n".join(said) or None
 
 

@@ -38,11 +38,15 @@ def owner(experiment: Experiment, model: build.Model) -> build.Model:
       f"cannot move to the policy, {own}; use reference.ema=0, or a teacher of the same shape"
     )
   planned = model.tokenizer is None
-  alike = planned or reading.alike(model.tokenizer, reading.load(folder, "ref_from"))
-  if shape.vocab != own.vocab or not alike:
+  if shape.vocab != own.vocab:
     raise SettingError(
-      f"{shown}: this teacher has {shape.vocab} tokens and the policy {own.vocab}, or they read "
-      "text as other tokens; use a teacher that reads the policy's"
+      f"{shown}: this teacher has {shape.vocab} tokens and the policy {own.vocab}; use a teacher "
+      "that reads the policy's"
+    )
+  if not planned and not reading.alike(model.tokenizer, reading.load(folder, "ref_from")):
+    raise SettingError(
+      f"{shown}: this teacher has a token with another id than the policy, or another end token; "
+      "use a teacher that reads the policy's"
     )
   return model._replace(decoder=dataclasses.replace(model.decoder.base, config=shape))
 
@@ -125,7 +129,7 @@ def check_tokens(experiment: Experiment, source: str, model: build.Model, settin
     own = reading.load(found[0], setting)
   except GrpoError:  # it is read for nothing else
     return
-  if own.encode(reading.PROBE) != model.tokenizer.encode(reading.PROBE):
+  if not reading.same_tokens(own, model.tokenizer):
     raise SettingError(
       f"{setting}={source!r}: its tokenizer reads a text as other tokens than the one of this run; "
       "use a model of the same tokens"

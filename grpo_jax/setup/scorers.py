@@ -211,14 +211,19 @@ def _reward(path: str, keywords: Json, setting: str, shown: str) -> Reward:
   helpers = {name: vars(module).get(name) for name in ARGUMENTS}
   try:
     inspect.signature(score).bind("example", "completion", **keywords)
-    for name, function in helpers.items():
-      if function is not None:
-        inspect.signature(function).bind(*[()] * ARGUMENTS[name], **keywords)
   except (TypeError, ValueError) as error:
     raise SettingError(
       f"{shown}: {path} cannot be called so, with an example, its completion or completions, and "
       f"its keyword arguments: {error}"
     ) from error
+  for name, function in helpers.items():
+    try:
+      if function is not None:
+        inspect.signature(function).bind(*[()] * ARGUMENTS[name], **keywords)
+    except (TypeError, ValueError) as error:
+      raise SettingError(
+        f"{shown}: {name} in the file of {path} has to take the same keyword arguments: {error}"
+      ) from error
   check = helpers.pop("check_arguments")
   if check:
     check(**keywords)

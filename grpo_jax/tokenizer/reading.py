@@ -84,8 +84,19 @@ def load(folder: str | os.PathLike, setting: str = "tokenizer") -> Tokenizer:
 
 
 def alike(ours: Tokenizer, theirs: Tokenizer) -> bool:
-  """Returns whether two tokenizers read a text as the same tokens and end with the same ones."""
-  return ours.encode(PROBE) == theirs.encode(PROBE) and ours.eos_ids == theirs.eos_ids
+  """Returns whether two tokenizers have the same tokens and end with the same ones."""
+  return same_tokens(ours, theirs) and ours.eos_ids == theirs.eos_ids
+
+
+def same_tokens(ours: Tokenizer, theirs: Tokenizer) -> bool:
+  """Returns whether two tokenizers read a text alike, and no token has another id in them.
+
+  Either may have tokens besides, such as those of a chat template.
+  """
+  ids, others = ours.vocabulary(), theirs.vocabulary()
+  if any(others.get(text, i) != i for text, i in ids.items()):
+    return False
+  return ours.encode(PROBE) == theirs.encode(PROBE)
 
 
 def _add_tokens(

@@ -111,6 +111,10 @@ class Tokenizer:
     """Whether the folder has a chat template, which `render` needs for a user's turn."""
     return bool(self._config.get("chat_template"))
 
+  def vocabulary(self) -> dict[str, int]:
+    """Returns the id of each token, added ones included."""
+    return self._backend.get_vocab(with_added_tokens=True)
+
   def encode(self, text: str) -> list[int]:
     """Returns the ids of `text` as plain text, with nothing added; special tokens stay text."""
     with self._lock:

@@ -24,6 +24,8 @@ def parity(example, completion):
 def feedback(example, completion):
   if completion.text == "raises":
     raise ValueError("no")
+  if completion.text == "pair":
+    return 0.0, "bad"
   return f"it was {completion.text}" if completion.text != "b" else None
 
 
@@ -180,13 +182,36 @@ def test_without_a_prompt_there_is_nothing_to_ask():
   [
     ("{question}", "use a text with {question} and what the policy is not told"),
     ("{solution}", "use a text with {question} and what the policy is not told"),
-    ("{question} {answer}", "use a text with {question} and what the policy is not told"),
+    ("{question} {answer}", "{answer} is filled in by nothing; use some of {question}, {solution}"),
+    ("{question}\\n\\n{solution}", "has a backslash and an n in place of a line break"),
     ("{question} {feedback}\n\n{success}", "a paragraph is left out if a value in it is missing"),
   ],
 )
 def test_a_prompt_that_tells_nothing_is_refused(prompt, said):
   with pytest.raises(SettingError, match=re.escape(f"reference.prompt={prompt!r}: {said}")):
     teacher_prompts.check(experiment(prompt))
+
+
+def test_a_prompt_may_have_formulas():
+  teacher_prompts.check(experiment(r"{question} {solution} Put $x \neq 1$ into \boxed{answer}"))
+
+
+def twice(example, completion):
+  """A second reward of this file, which has one feedback."""
+  return 0.0
+
+
+def test_two_rewards_of_a_file_say_the_same_once(monkeypatch):
+  both = (("parity", f"{__file__}:parity", 1.0), ("twice", f"{__file__}:twice", 1.0))
+  changes = {"rewards.functions": both}
+  texts, *_ = asked(monkeypatch, "{question} {feedback}", [0] * 3, ["a", "c", "raises"], **changes)
+  assert texts[:3] == ["what? it was a", "what? it was c", ""]
+
+
+def test_feedback_that_is_no_text_counts_as_none(monkeypatch):
+  texts, _, warned = asked(monkeypatch, "{question} {feedback}", [0] * 3, ["a", "pair", "c"])
+  assert texts[:3] == ["what? it was a", "", "what? it was c"]
+  assert warned[0].startswith("a reward's feedback returned a tuple, and counts as none")
 
 
 def test_a_success_of_a_group_of_one_is_refused():

@@ -12,6 +12,21 @@ from grpo_jax.errors import DataError
 from grpo_jax.tokenizer import reading
 
 
+def test_tokens_with_other_ids_are_others_whatever_text_shows_it(tmp_path):
+  for name in ("ours", "theirs"):
+    make("word").save(tmp_path / name)
+  assert reading.alike(*(reading.load(tmp_path / name) for name in ("ours", "theirs")))
+  file = tmp_path / "theirs" / "tokenizer.json"
+  read = json.loads(file.read_text())
+  ids = read["model"]["vocab"]
+  a, b = " apples", " buys"  # neither is in reading.PROBE
+  ids[a], ids[b] = ids[b], ids[a]
+  file.write_text(json.dumps(read))
+  ours, theirs = (reading.load(tmp_path / name) for name in ("ours", "theirs"))
+  assert ours.encode(reading.PROBE) == theirs.encode(reading.PROBE)
+  assert not reading.alike(ours, theirs)
+
+
 @pytest.mark.parametrize("name", ["bpe", "word"])
 def test_special_tokens_in_a_text_stay_text(name, tmp_path):
   make(name).save(tmp_path)
