@@ -12,7 +12,7 @@ from grpo_jax.loops.sample_metrics import disagreement
 from grpo_jax.ops.advantages import totals
 from grpo_jax.sampling import rollouts
 from grpo_jax.setup import build
-from grpo_jax.types import STOPPED, Array
+from grpo_jax.types import STOPPED, Array, Prompts
 
 Numbers = Array | np.ndarray  # [L]
 # Where the ratio of a token stands after the update, in samples.jsonl; None: it has no bound.
@@ -67,12 +67,21 @@ def sample_rows(
       row["sampled"] = own[real].tolist()
       indices = np.flatnonzero(r.given[p, g]).tolist()
       row["turn_rewards"] = [[i, round(float(r.rewards[p, g, i]), 4)] for i in indices]
+    if r.ref_prompts is not None:
+      row["teacher_prompt"] = teacher_prompt(r.ref_prompts, p, g, model)
     if gaps is not None:
       row["disagreement"] = gaps[p, g]
     if (p, g) in faults:
       row["faults"] = "; ".join(faults[p, g])
     rows.append(row)
   return rows
+
+
+def teacher_prompt(prompts: Prompts, p: int, g: int, model: build.Model) -> str | None:
+  """Returns what the teacher was asked for a completion; None: it has no teacher."""
+  place = (p, g)[: prompts.lengths.ndim]
+  ids = prompts.tokens[place][: prompts.lengths[place]]
+  return model.tokenizer.decode(ids.tolist(), skip_special=False) if len(ids) else None
 
 
 def choose_groups(batch: Scored, limit: int) -> list[int]:

@@ -18,7 +18,7 @@ from grpo_jax.loops.groups import Scored
 from grpo_jax.rewards.combine import Fault
 from grpo_jax.sampling import rollouts
 from grpo_jax.setup.resolve import resolve
-from grpo_jax.types import TRUNCATED, Example, Rollouts
+from grpo_jax.types import TRUNCATED, Example, Prompts, Rollouts
 
 FAULT = Fault(1, 0, "parity", "late")
 
@@ -49,8 +49,8 @@ def rows_of(
     "models": [],
     "rule": "",
   }
-  texts = {"texts": lambda ids: [*map(str, ids)]} | tokenizer
-  words: Any = stub(decode=str, before_stop=lambda text: None, **texts)
+  texts = {"texts": lambda ids: [*map(str, ids)], "decode": str} | tokenizer
+  words: Any = stub(before_stop=lambda text: None, **texts)
   model: Any = stub(layout=tiny.layout(), tokenizer=words)
   collector = Collector(**fields)  # type: ignore
   return sample_rows.sample_rows(scored(r, *faults), learned, limit, collector, model)
@@ -136,6 +136,18 @@ def test_rows_of_episodes_say_who_wrote_each_token_and_where_rewards_were_given(
     "faults",
   ]  # fmt: skip
   assert list(single) == [name for name in row if name not in ("sampled", "turn_rewards")]
+
+
+@pytest.mark.parametrize(
+  "lengths, want", [([2, 2], ["[7, 8]", "[7, 8]"]), ([[2, 0], [2, 0]], ["[7, 8]", None])]
+)
+def test_rows_say_what_the_teacher_was_asked(lengths, want):
+  """By a prompt of the group, or by one of each completion; the second has none there."""
+  lengths = np.array(lengths)
+  tokens = np.broadcast_to(np.array([7, 8, 0]), (*lengths.shape, 3))
+  r = dataclasses.replace(groups(2), ref_prompts=Prompts(tokens, lengths))
+  rows = rows_of(r, 1, decode=lambda ids, skip_special=True: str(ids))
+  assert [row["teacher_prompt"] for row in rows] == want
 
 
 def test_a_token_has_its_numbers_before_and_after_the_update():
