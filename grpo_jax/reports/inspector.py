@@ -39,6 +39,7 @@ STANDS = Form(
 )
 TEXTS = Form("texts", lambda x: isinstance(x, list) and all(isinstance(text, str) for text in x))
 BOOLS = Form("booleans", lambda x: isinstance(x, list) and all(isinstance(b, bool) for b in x))
+TEXT_OR_NONE = Form("a text or null", lambda x: x is None or isinstance(x, str))
 PAIRS = Form("pairs [token index, reward]", lambda x: isinstance(x, list) and all(map(_is_pair, x)))
 # The fields that the page computes with; it shows any other field as it is.
 ROWS: dict[str, Kind] = {
@@ -54,6 +55,7 @@ ROWS: dict[str, Kind] = {
   "tokens": TEXTS,
   "sampled": BOOLS,
   "turn_rewards": PAIRS,
+  "teacher_prompt": TEXT_OR_NONE,
 }
 
 LARGEST = 100_000_000  # bytes of samples.jsonl that become a page

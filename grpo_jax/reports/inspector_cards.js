@@ -8,7 +8,7 @@ const clipped = (text, most) => text.length <= most ? text : `${text.slice(0, mo
 // A browser that lays out megabytes of text or 100,000 tokens does nothing else.
 const LONGEST = 100000, MOST_TOKENS = 40000, MOST_SAMPLES = 64;
 const FIELDS = ["step", "group", "sample", "question", "completion", "answer", "reward", "advantage", "tokens", "advantages", "logprobs",
-  "entropies", "logprobs_after", "ratios", "bounds", "stands", "logprob_before", "logprob_after", "rewards", "sampled", "turn_rewards"];
+  "entropies", "logprobs_after", "ratios", "bounds", "stands", "logprob_before", "logprob_after", "rewards", "sampled", "turn_rewards", "teacher_prompt"];
 const lengthOf = row => (row.tokens ?? textOf(row)).length;
 const textOf = row => row.completion ?? "";
 
@@ -137,6 +137,11 @@ function card(row, n, kind, scale, most, answers) {
     facts.append(item);
   }
   body.append(...completion(row, kind, scale, most));
+  if (row.teacher_prompt !== undefined) {
+    const asked = document.createElement("details");
+    asked.append(make("summary", "", row.teacher_prompt === null ? "it has no teacher" : "what the teacher was asked"), make("pre", "", clipped(row.teacher_prompt ?? "", LONGEST)));
+    body.append(asked);
+  }
   article.append(head, facts, body);
   article.dataset.n = n;
   return article;

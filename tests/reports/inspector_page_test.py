@@ -278,6 +278,16 @@ def test_a_phone_shows_a_group_without_scrolling_sideways(tmp_path, width):
   assert browser.ask(inspector.page(wide, "run"), script, tmp_path) == [width, True, 2, 1]
 
 
+def test_what_the_teacher_was_asked_is_folded_away(tmp_path):
+  rows = [row | {"teacher_prompt": asked} for row, asked in zip(GROUP, (HOSTILE, None))]
+  found = [body(card)[-1] for card in cards(rows, tmp_path)["cards"]]
+  assert [details[0] for details in found] == ["details"] * 2
+  assert sorted((summary[1], text[1]) for *_, summary, text in found) == [
+    ("it has no teacher", ""),
+    ("what the teacher was asked", HOSTILE),
+  ]
+
+
 # -- episodes
 
 EPISODE = {

@@ -217,7 +217,15 @@ FIELDS = (
   "logprobs",
 )
 FIELDS += ("disagreement", "answer", "anything", "sampled", "turn_rewards", "group", "sample")
-FIELDS += ("entropies", "logprobs_after", "ratios", "bounds", "stands", "logprob_before")
+FIELDS += (
+  "entropies",
+  "logprobs_after",
+  "ratios",
+  "bounds",
+  "stands",
+  "logprob_before",
+  "teacher_prompt",
+)
 METRICS = ("step", "reward/mean", "loss", "kl", "eval/accuracy", "length/max")
 
 
