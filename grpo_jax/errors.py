@@ -103,5 +103,5 @@ def said_of(setting: str) -> Iterator[None]:
   except GrpoError as error:
     if not setting:
       raise
-    text = str(error).replace("--config.init_from=", f"{setting}=")
+    text = str(error).replace("then --config.init_from=DIR", "then give DIR")
     raise type(error)(_INIT_FROM.sub(f"{setting}=", text)) from error

@@ -53,7 +53,7 @@ def test_a_setting_is_renamed_in_errors_of_every_kind(kind):
   with pytest.raises(GrpoError) as caught, errors.said_of("--path"):
     raise kind("init_from=x: no such folder; my.init_from=x stays; then --config.init_from=DIR")
   assert type(caught.value) is kind
-  assert str(caught.value) == "--path=x: no such folder; my.init_from=x stays; then --path=DIR"
+  assert str(caught.value) == "--path=x: no such folder; my.init_from=x stays; then give DIR"
 
 
 def test_an_error_is_said_again_as_another_kind():

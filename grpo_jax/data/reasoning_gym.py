@@ -119,11 +119,15 @@ class Problems:
         continue
       if split_of(entry["question"]) == self._split:
         return self._example(entry, self._datasets[attempt])
-    why = f"; {type(failed).__name__}: {failed}" if failed else ""
+    shown = f"data.reasoning_gym.task={self._task!r}"
+    if failed:
+      raise SettingError(
+        f"{shown}: of {TRIES} problems some could not be made, and no other has a question of "
+        f"split {self._split}: use another level or other settings; {type(failed).__name__}: {failed}"
+      )
     raise SettingError(
-      f"data.reasoning_gym.task={self._task!r}: of {TRIES} problems none has a question of split "
-      f"{self._split}; it has too few questions to be split: use another level, or settings with "
-      f"more of them{why}"
+      f"{shown}: of {TRIES} problems none has a question of split {self._split}; it has too few "
+      "questions to be split: use a larger level, or settings with more of them"
     )
 
   def _example(self, entry: Record, dataset: Dataset) -> Example:

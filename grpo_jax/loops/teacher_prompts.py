@@ -15,6 +15,7 @@ nothing but the question is left has no teacher: its tokens are not trained.
 """
 
 import dataclasses
+import difflib
 import functools
 import re
 from collections.abc import Callable, Mapping, Sequence
@@ -37,8 +38,9 @@ from grpo_jax.types import Completion, Example, Prompts
 
 FIELDS = ("question", "solution", "success", "feedback")
 FIELD = re.compile(r"\{(" + "|".join(FIELDS) + r")\}")
-PLACE = re.compile(r"(?<![\w\\])\{([a-z_]+)\}")  # not that of \boxed{answer}
-BACKSLASH_N = re.compile(r"\\n(?![a-z])")  # not that of \neq
+PLACE = re.compile(r"(?<![\w\\^}\]{$])\{([a-z_]+)\}")  # not that of \boxed{answer} or x^{n}
+OTHERS = ("answer", "completion", "prompt", "response")  # that one might expect to be filled in
+BACKSLASH_N = re.compile(r"\\n(\\n|\{)")  # not that of \neq
 
 Warn = Callable[[str, str], None]  # `Writer.warn`: takes what it is about, and a text
 
@@ -49,7 +51,8 @@ def check(experiment: Experiment) -> None:
   if not prompt:
     return
   shown, fields = f"reference.prompt={prompt!r:.80}", FIELD.findall(prompt)
-  if unknown := [name for name in PLACE.findall(prompt) if name not in FIELDS]:
+  places = [name for name in PLACE.findall(prompt) if name not in FIELDS]
+  if unknown := [name for name in places if difflib.get_close_matches(name, (*FIELDS, *OTHERS))]:
     known = ", ".join(f"{{{name}}}" for name in FIELDS)
     raise SettingError(f"{shown}: {{{unknown[0]}}} is filled in by nothing; use some of {known}")
   if BACKSLASH_N.search(prompt):

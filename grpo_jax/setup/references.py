@@ -45,8 +45,8 @@ def owner(experiment: Experiment, model: build.Model) -> build.Model:
     )
   if not planned and not reading.alike(model.tokenizer, reading.load(folder, "ref_from")):
     raise SettingError(
-      f"{shown}: this teacher has a token with another id than the policy, or another end token; "
-      "use a teacher that reads the policy's"
+      f"{shown}: this teacher reads a text as other tokens than the policy, or has a token with "
+      "another id or another end token; use a teacher that reads the policy's"
     )
   return model._replace(decoder=dataclasses.replace(model.decoder.base, config=shape))
 
@@ -131,8 +131,8 @@ def check_tokens(experiment: Experiment, source: str, model: build.Model, settin
     return
   if not reading.same_tokens(own, model.tokenizer):
     raise SettingError(
-      f"{setting}={source!r}: its tokenizer reads a text as other tokens than the one of this run; "
-      "use a model of the same tokens"
+      f"{setting}={source!r}: its tokenizer reads a text as other tokens than the one of this run, "
+      "or has a token with another id; use a model of the same tokens"
     )
 
 

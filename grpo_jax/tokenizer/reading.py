@@ -91,7 +91,7 @@ def alike(ours: Tokenizer, theirs: Tokenizer) -> bool:
 def same_tokens(ours: Tokenizer, theirs: Tokenizer) -> bool:
   """Returns whether two tokenizers read a text alike, and no token has another id in them.
 
-  Either may have tokens besides, such as those of a chat template.
+  Either may have tokens besides. Special ones, such as those of a chat template, are not compared.
   """
   ids, others = ours.vocabulary(), theirs.vocabulary()
   if any(others.get(text, i) != i for text, i in ids.items()):

@@ -183,6 +183,8 @@ def test_without_a_prompt_there_is_nothing_to_ask():
     ("{question}", "use a text with {question} and what the policy is not told"),
     ("{solution}", "use a text with {question} and what the policy is not told"),
     ("{question} {answer}", "{answer} is filled in by nothing; use some of {question}, {solution}"),
+    ("{question} {solution} {sucess}", "{sucess} is filled in by nothing; use some of {question}"),
+    ("{question}\\n{solution}", "has a backslash and an n in place of a line break"),
     ("{question}\\n\\n{solution}", "has a backslash and an n in place of a line break"),
     ("{question} {feedback}\n\n{success}", "a paragraph is left out if a value in it is missing"),
   ],
@@ -192,8 +194,15 @@ def test_a_prompt_that_tells_nothing_is_refused(prompt, said):
     teacher_prompts.check(experiment(prompt))
 
 
-def test_a_prompt_may_have_formulas():
-  teacher_prompts.check(experiment(r"{question} {solution} Put $x \neq 1$ into \boxed{answer}"))
+@pytest.mark.parametrize(
+  "text",
+  [
+    r"Put $x \neq 1$ into \boxed{answer}", r"\frac{a}{b}, x^{n}, \sqrt[n]{x}, \begin{array}{cc}",
+    "the set {x}", '{{answer}} ${name} {"answer": 1}', r"join lines with '\n'", r"\nRightarrow",
+  ],
+)  # fmt: skip
+def test_a_prompt_may_have_formulas(text):
+  teacher_prompts.check(experiment("{question} {solution} " + text))
 
 
 def twice(example, completion):

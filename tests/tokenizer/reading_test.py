@@ -27,6 +27,16 @@ def test_tokens_with_other_ids_are_others_whatever_text_shows_it(tmp_path):
   assert not reading.alike(ours, theirs)
 
 
+def test_special_tokens_may_have_other_ids(tmp_path):
+  """Unused ones of two models of a family do."""
+  for name, more in (("ours", ["<|a|>", "<|b|>"]), ("theirs", ["<|b|>", "<|a|>"])):
+    make("bpe").save(tmp_path / name)
+    backend = tokenizers.Tokenizer.from_file(str(tmp_path / name / "tokenizer.json"))
+    backend.add_special_tokens(more)
+    backend.save(str(tmp_path / name / "tokenizer.json"))
+  assert reading.alike(*(reading.load(tmp_path / name) for name in ("ours", "theirs")))
+
+
 @pytest.mark.parametrize("name", ["bpe", "word"])
 def test_special_tokens_in_a_text_stay_text(name, tmp_path):
   make(name).save(tmp_path)
