@@ -122,8 +122,8 @@ class Problems:
     shown = f"data.reasoning_gym.task={self._task!r}"
     if failed:
       raise SettingError(
-        f"{shown}: of {TRIES} problems some could not be made, and no other has a question of "
-        f"split {self._split}: use another level or other settings; {type(failed).__name__}: {failed}"
+        f"{shown}: of {TRIES} problems some could not be made ({type(failed).__name__}: {failed}), "
+        f"and no other has a question of split {self._split}: use another level or other settings"
       )
     raise SettingError(
       f"{shown}: of {TRIES} problems none has a question of split {self._split}; it has too few "

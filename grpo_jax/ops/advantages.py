@@ -248,10 +248,8 @@ def gdpo(components: Array, weights: Array, real: Array, ddof: int = 1, eps: flo
   total = jnp.sum(jax.vmap(normalise)(components_NxPxGx1)[..., 0] * weights[:, None, None], axis=0)
   scored = real & ~jnp.all(jnp.isnan(components), axis=2)
   taught = scored & jnp.any(total != 0.0, axis=1, keepdims=True)
-  scaled = (total - masked.masked_mean(total, scored)) / (
-    masked.masked_std(total, scored, None, ddof) + eps
-  )
-  return jnp.where(taught, scaled, 0.0)
+  spread = masked.masked_std(total, scored, None, ddof) + eps
+  return jnp.where(taught, (total - masked.masked_mean(total, scored)) / spread, 0.0)
 
 
 def gae(
