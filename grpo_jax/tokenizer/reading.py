@@ -93,10 +93,16 @@ def same_tokens(ours: Tokenizer, theirs: Tokenizer) -> bool:
 
   Either may have tokens besides. Special ones, such as those of a chat template, are not compared.
   """
-  ids, others = ours.vocabulary(), theirs.vocabulary()
-  if any(others.get(text, i) != i for text, i in ids.items()):
+  ids, others = _plain_ids(ours), _plain_ids(theirs)
+  if any(others.get(piece, i) != i for piece, i in ids.items()):
     return False
   return ours.encode(PROBE) == theirs.encode(PROBE)
+
+
+def _plain_ids(tokenizer: Tokenizer) -> dict[str, int]:
+  """Returns the id of each token but the special ones."""
+  special = {"", *tokenizer.special_tokens}
+  return {piece: i for i, piece in enumerate(tokenizer.pieces()) if piece not in special}
 
 
 def _add_tokens(

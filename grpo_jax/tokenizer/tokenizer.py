@@ -111,11 +111,6 @@ class Tokenizer:
     """Whether the folder has a chat template, which `render` needs for a user's turn."""
     return bool(self._config.get("chat_template"))
 
-  def vocabulary(self) -> dict[str, int]:
-    """Returns the id of each token but the special ones."""
-    ids = self._backend.get_vocab(with_added_tokens=True)
-    return {text: i for text, i in ids.items() if text not in self._special}
-
   def encode(self, text: str) -> list[int]:
     """Returns the ids of `text` as plain text, with nothing added; special tokens stay text."""
     with self._lock:
