@@ -324,12 +324,13 @@ def _unknown_setting(name: str, config: ConfigDict, names: list[str]) -> str:
   """Returns the message for an unknown setting, with similar names or those of its section."""
   section, _, last = name.rpartition(".")
   close = nearest(name, names)
-  if section == "objective" in names and all(each.split(".")[-1] != last for each in close):
-    if any(last in settings for settings in comments.meanings("objectives").values()):
-      return (
-        f"--config.{name}: {config.objective.name} has no such setting, which other objectives "
-        f"have; it has: {', '.join(config.objective)}"
-      )
+  elsewhere = any(each.endswith(f".{last}") for each in close)
+  of_others = any(last in settings for settings in comments.meanings("objectives").values())
+  if section == "objective" and "objective" in names and of_others and not elsewhere:
+    return (
+      f"--config.{name}: {config.objective.name} has no such setting, which other objectives have; "
+      f"it has: {', '.join(config.objective)}"
+    )
   if close:
     return f"--config.{name}: no such setting; did you mean {' or '.join(close)}?"
   section, holder = "", config

@@ -71,9 +71,9 @@ def movement(
     ratio, largest = common.ratio_and_largest(importance_ratio, now, old, mask, setup.objective.cfg)
     reached = surrogate.progress(ratio, largest, trace.advantages, trace.lower, trace.upper)
     tokens = mask * (trace.advantages != 0)  # none of a completion that is left out of the loss
-    clips = setup.objective.objective.bounds is not common.no_bounds
-    for name, there in zip(("short", "at_bound", "past_bound"), reached) if clips else ():
-      metrics[f"tokens/{name}"] = _mean(there.astype(jnp.float32), tokens)
+    if setup.objective.objective.bounds is not common.no_bounds:
+      for name, there in zip(("short", "at_bound", "past_bound"), reached):
+        metrics[f"tokens/{name}"] = _mean(there.astype(jnp.float32), tokens)
     ratios = jnp.broadcast_to(ratio, mask.shape)
     stands = jnp.where(tokens > 0, jnp.argmax(jnp.stack(reached), axis=0), NO_BOUND)
     stands = stands.astype(jnp.int8)

@@ -149,7 +149,7 @@ def of_groups(prompt: str, batch: Scored) -> list[Example | None]:
     if example is None or not real:  # the question may have been too long to be sampled
       asked.append(None)
     else:
-      asked.append(with_question(example, filled(prompt, known(example, (), np.zeros(0), 0))))
+      asked.append(with_question(example, filled(prompt, known(example))))
   return asked
 
 
@@ -179,13 +179,16 @@ def with_question(example: Example, text: str | None) -> Example | None:
 
 
 def known(
-  example: Example, group: Sequence[Completion | None], right: np.ndarray, own: int
+  example: Example,
+  group: Sequence[Completion | None] = (),
+  right: Sequence[bool] | np.ndarray = (),
+  own: int = 0,
 ) -> dict[str, str | None]:
   """Returns the values of a prompt, but for the feedback; None: there is none.
 
   Args:
     example: of the group.
-    group: its completions.
+    group: its completions; without them there is no success.
     right: which of them are successes, [G] bool.
     own: place of the completion that is taught, which is no success of another.
   """

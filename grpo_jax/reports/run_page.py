@@ -187,12 +187,10 @@ def grouped(runs: Sequence[Json]) -> list[Json]:
 def of_objectives(names: Sequence[str]) -> dict[str, str]:
   """Returns what the settings of objectives mean; of a name that several have, that of `names`."""
   found = comments.meanings("objectives")
-  last = ["grpo", "shared_settings", *(name for name in names if name in found)]
-  # one of the user's own may have a setting of the same name that means another thing
-  first = (
-    [] if set(filter(None, names)) - set(found) else [name for name in found if name not in last]
-  )
-  order = [*first, *last]
+  own = [name for name in names if name in found]
+  # in a file of the user's own a setting that others have may mean another thing
+  others = found if set(names) <= {"", *found} else ()
+  order = [*others, "grpo", "shared_settings", *own]  # the last one counts
   return {f"objective.{key}": text for name in order for key, text in found[name].items()}
 
 

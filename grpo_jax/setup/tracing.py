@@ -25,6 +25,7 @@ from grpo_jax.setup.experiment import Experiment
 from grpo_jax.types import STOPPED, Outputs, Prompts, Rollouts, Scores, TrainBatch
 
 LARGEST_TRIED = 2**22  # tokens of the rollouts that an advantage is computed for
+LOSS = "(loss, metrics): a float32 scalar, and {name: (total, count)} of scalars"
 LARGEST_SLICED = 2**18  # and of those whose loss is computed in slices
 
 
@@ -105,14 +106,14 @@ def check_slices(experiment: Experiment, sizes: Sizes) -> None:
     divergence = -now if Needs.TEACHER in configured.needs else None
     outputs = Outputs(now, -now, jnp.exp(2 * now), values, divergence)
 
-  def gradient(outputs: Outputs | Scores, batch: TrainBatch) -> Any:
-    return jax.grad(lambda outputs: configured.loss(outputs, batch)[0])(outputs)
-
   def part(start: int, end: int) -> Any:
     own = jax.tree.map(lambda x: x[start:end], (outputs, batch))
-    return calls.call(shown, "loss", "(loss, metrics)", jax.jit(gradient), *own)
+    return calls.call(shown, "loss", LOSS, gradient, *own)
 
   shown, half = f"objective.name={configured.name!r}", n_prompts // 2
+  gradient = jax.jit(
+    functools.partial(_gradient(configured.objective.loss), settings=configured.cfg)
+  )
   prepare = jax.jit(configured.prepare)
   batch = calls.call(shown, "prepare", "a TrainBatch", prepare, rollouts)
   whole = jax.tree.leaves(part(0, n_prompts))
@@ -294,24 +295,11 @@ def _check_loss(
       lambda x: cut.fits(x, "PGL", "PG1", kind=jnp.floating),
       *given,
     )
-  expects = "(loss, metrics): a float32 scalar, and {name: (total, count)} of scalars"
   _, metrics = run(
-    "loss", objective.loss, expects, lambda x: _is_loss(x, cut), outputs, batch, settings
+    "loss", objective.loss, LOSS, lambda x: _is_loss(x, cut), outputs, batch, settings
   )
   totals.check_names(metrics, experiment.objective.name)
-
-  def gradient(outputs: Outputs | Scores, batch: TrainBatch, settings: Any) -> Any:
-    return jax.grad(lambda outputs: objective.loss(outputs, batch, settings)[0])(outputs)
-
-  run(
-    "loss",
-    functools.wraps(objective.loss)(gradient),
-    expects,
-    lambda x: True,
-    outputs,
-    batch,
-    settings,
-  )
+  run("loss", _gradient(objective.loss), LOSS, lambda x: True, outputs, batch, settings)
   constants.check(
     f"objective.name={experiment.objective.name!r}", objective.loss, outputs, batch, settings
   )
@@ -322,6 +310,16 @@ def _check_loss(
         f"learner.{rule}={getattr(cfg, rule)}: it reads the metric {lacks[0]}, which "
         f"objective.name={experiment.objective.name!r} does not return; use 0"
       )
+
+
+def _gradient(loss: Callable) -> Callable:
+  """Returns a function of a loss's arguments: its gradient by the outputs. Errors name its file."""
+
+  @functools.wraps(loss)
+  def gradient(outputs: Outputs | Scores, batch: TrainBatch, settings: Any) -> Outputs | Scores:
+    return jax.grad(lambda outputs: loss(outputs, batch, settings)[0])(outputs)
+
+  return gradient
 
 
 def _are_bounds(value: Any, sizes: Sizes) -> bool:
