@@ -1,4 +1,4 @@
-"""What the settings of objectives and data sets mean."""
+"""Checks what the settings of objectives and data sets mean."""
 
 from grpo_jax.config import comments
 

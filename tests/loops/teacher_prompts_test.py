@@ -206,7 +206,7 @@ def test_a_prompt_may_have_formulas(text):
 
 
 def twice(example, completion):
-  """A second reward of this file, which has one feedback."""
+  """Returns a second reward of this file, which has one feedback."""
   return 0.0
 
 

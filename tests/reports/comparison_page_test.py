@@ -1,4 +1,4 @@
-"""The table of a comparison: what its cells say of an arm."""
+"""Checks what the cells of a comparison's table say of an arm."""
 
 import numpy as np
 import pytest
